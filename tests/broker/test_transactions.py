@@ -176,7 +176,7 @@ def test_a_transaction_that_lasts_too_long_is_aborted_and_its_producer_fenced() 
     play(script)
 
 
-def test_an_id_that_nobody_uses_is_forgotten() -> None:
+def test_unused_transactional_id_expires() -> None:
     async def script(scene: Scene) -> None:
         await ready(scene)
         idle, busy = producer_of(scene, "idle"), producer_of(scene, "busy")

@@ -110,11 +110,11 @@ class TestAnyAssignor:
         assert all(again[name] is mine or again[name] == mine == {} for name, mine in first.items())
 
     @BOTH
-    def test_has_nothing_to_give_to_nobody(self, assign: Assignor) -> None:
+    def test_assigns_nothing_without_members(self, assign: Assignor) -> None:
         assert assign([], {}) == {}
 
     @BOTH
-    def test_gives_nothing_to_who_reads_nothing(self, assign: Assignor) -> None:
+    def test_gives_nothing_to_members_without_subscription(self, assign: Assignor) -> None:
         subscribers = [Subscriber("a", frozenset()), Subscriber("b", frozenset(TOPICS[:1]))]
         after = assign(subscribers, {TOPICS[0]: 3})
         assert after == {"a": {}, "b": {TOPICS[0]: {0, 1, 2}}}

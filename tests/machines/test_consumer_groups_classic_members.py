@@ -26,7 +26,7 @@ class TestClassicMembers:
             [index for index in range(4) if index not in consumer.owned["a"]],
         )
 
-    def test_its_generation_is_its_epoch_and_nobody_leads(self) -> None:
+    def test_its_generation_is_its_epoch_and_there_is_no_leader(self) -> None:
         scene = ConsumerScene(a=4)
         Consumer(scene, "m", "a").join()
         classic = ClassicConsumer(scene, "a")
@@ -41,7 +41,7 @@ class TestClassicMembers:
         ticket = ClassicConsumer(scene, "a", version=3).send_join()
         assert scene.error(ticket) == ErrorCode.NONE
 
-    def test_it_is_asked_to_join_again_when_there_is_something_for_it(self) -> None:
+    def test_it_must_rejoin_when_its_assignment_changes(self) -> None:
         scene = ConsumerScene(a=4)
         consumer = Consumer(scene, "m", "a").join()
         classic = ClassicConsumer(scene, "a").join()
@@ -66,7 +66,7 @@ class TestClassicMembers:
         settle(first, classic, second, third)
         assert sorted([first.count, len(classic.owned["a"]), second.count, third.count]) == [1, 1, 1, 1]
 
-    def test_one_that_gives_up_everything_before_it_joins_goes_on_at_once(self) -> None:
+    def test_eager_member_advances_at_once(self) -> None:
         scene = ConsumerScene(a=4)
         first = Consumer(scene, "m", "a").join()
         eager = ClassicConsumer(scene, "a", is_cooperative=False).join()
@@ -117,7 +117,7 @@ class TestClassicMembers:
             {"protocols": (("range", b"\0\1\0\0\0\7"),)},
         ],
     )
-    def test_who_does_not_speak_as_consumers_do_is_refused(self, options: dict[str, Any]) -> None:
+    def test_join_without_consumer_protocol_is_rejected(self, options: dict[str, Any]) -> None:
         scene = ConsumerScene(a=4)
         Consumer(scene, "m", "a").join()
         ticket = scene.send_join(version=3, **options)
@@ -130,12 +130,12 @@ class TestClassicMembers:
         ticket = scene.send_join(version=3, protocols=(("sticky", owned_subscription("a")),))
         assert scene.error(ticket) == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
-    def test_a_full_group_refuses_classic_members_too(self) -> None:
+    def test_full_group_rejects_classic_members_too(self) -> None:
         scene = ConsumerScene(GroupSettings(group_consumer_max_size=1), a=4)
         Consumer(scene, "m", "a").join()
         assert scene.error(ClassicConsumer(scene, "a").send_join()) == ErrorCode.GROUP_MAX_SIZE_REACHED
 
-    def test_without_metadata_nobody_joins(self) -> None:
+    def test_join_is_rejected_without_metadata(self) -> None:
         scene = ConsumerScene(a=4)
         Consumer(scene, "m", "a").join()
         scene.image = type(scene.image)()
@@ -188,7 +188,7 @@ class TestClassicMembers:
                 consumer.beat()
         assert classic.member_id not in scene.consumer_group().members
 
-    def test_leaving_is_answered_for_each(self) -> None:
+    def test_leave_returns_an_error_per_member(self) -> None:
         scene = ConsumerScene(a=4)
         Consumer(scene, "m", "a").join()
         Consumer(scene, "s", "a", instance_id="i").join()
@@ -202,7 +202,7 @@ class TestClassicMembers:
         assert scene.leave(("x", None)) == [ErrorCode.UNKNOWN_MEMBER_ID]
         assert scene.consumer_group().epoch == epoch + 1
 
-    def test_one_in_a_state_of_a_later_version_begins_anew(self) -> None:
+    def test_classic_member_in_state_of_later_version_rejoins(self) -> None:
         scene = ConsumerScene(a=4)
         Consumer(scene, "m", "a").join()
         classic = ClassicConsumer(scene, "a").join()

@@ -90,7 +90,7 @@ class TestJoining:
         assert not set(first.owned["a"]) & set(second.owned["a"])
         assert scene.consumer_group().state == "Stable"
 
-    def test_the_assignment_is_told_when_it_changes_and_in_answer_to_full_requests(self) -> None:
+    def test_assignment_is_sent_on_change_and_for_full_requests(self) -> None:
         scene = ConsumerScene(a=2)
         response = scene.join_consumer("m", "a")
         assert scene.beat("m", response.member_epoch).assignment is None
@@ -142,7 +142,7 @@ class TestRefusing:
         )
 
     @pytest.mark.proves("C2")
-    def test_a_group_that_is_full_takes_nobody_else(self) -> None:
+    def test_full_group_rejects_further_members(self) -> None:
         scene = ConsumerScene(GroupSettings(group_consumer_max_size=1), a=1)
         scene.join_consumer("m", "a", instance_id="i")
         assert scene.refusal("n", 0, **JOIN) == (
@@ -158,7 +158,7 @@ class TestRefusing:
         assert scene.refusal("m", 3) == (ErrorCode.GROUP_ID_NOT_FOUND, "Consumer group g not found.")
         assert scene.refusal("m", -1) == (ErrorCode.GROUP_ID_NOT_FOUND, "Group g not found.")
 
-    def test_a_classic_group_is_not_one_for_those_who_do_not_join(self) -> None:
+    def test_classic_group_is_not_found_by_consumer_heartbeats(self) -> None:
         scene = ConsumerScene(a=1)
         scene.settle()
         words = "Group g is not a consumer group."
@@ -189,7 +189,7 @@ class TestRefusing:
             )
 
     @pytest.mark.proves("C2")
-    def test_one_epoch_behind_is_forgiven_if_the_answer_was_lost(self) -> None:
+    def test_previous_epoch_is_accepted_after_a_lost_response(self) -> None:
         scene = ConsumerScene(a=2)
         Consumer(scene, "m", "a").join()
         scene.add_topics(b=1)
@@ -211,7 +211,7 @@ class TestRefusing:
         assert consumer.epoch == 3
         assert scene.refusal("m", 1, owned={"a": [0]})[0] == ErrorCode.FENCED_MEMBER_EPOCH
 
-    def test_a_member_in_a_state_of_a_later_version_begins_anew(self) -> None:
+    def test_member_in_state_of_later_version_rejoins(self) -> None:
         scene = ConsumerScene(a=1)
         consumer = Consumer(scene, "m", "a").join()
         value = messages.ConsumerGroupCurrentMemberAssignmentValue(member_epoch=1, previous_member_epoch=0, state=9)
@@ -229,7 +229,7 @@ class TestRefusing:
         scene.image = MetadataImage()
         assert scene.refusal("m", 1)[0] == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
-    def test_a_refused_newcomer_leaves_nothing_behind(self) -> None:
+    def test_rejected_new_member_leaves_no_state(self) -> None:
         scene = ConsumerScene(GroupSettings(group_consumer_max_size=1), a=1)
         scene.join_consumer("m", "a")
         timers = dict(scene.timers)
@@ -238,7 +238,7 @@ class TestRefusing:
 
 
 class TestLeaving:
-    def test_the_answer_repeats_who_left(self) -> None:
+    def test_leave_response_repeats_the_member(self) -> None:
         scene = ConsumerScene(a=4)
         scene.join_consumer("m", "a")
         response = scene.beat("m", -1)

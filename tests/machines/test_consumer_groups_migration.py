@@ -80,7 +80,7 @@ class TestUpgrade:
         assert consumer.owned == {}
         assert scene.committed("a") == 7
 
-    def test_nobody_stops_reading_who_need_not(self) -> None:
+    def test_unaffected_members_keep_their_partitions(self) -> None:
         scene = ConsumerScene(a=4)
         ids = stable_classic_group(scene, None, None)
         consumer = Consumer(scene, "m", "a").join()
@@ -94,7 +94,7 @@ class TestUpgrade:
         assert sorted(len(each.owned["a"]) for each in members) == [1, 2]
 
     @pytest.mark.proves("C2")
-    def test_nobody_is_given_what_a_member_reads_that_was_not_told_yet_to_stop(self) -> None:
+    def test_partition_is_not_assigned_before_its_owner_revoked_it(self) -> None:
         scene = ConsumerScene(a=4)
         ids, generation = classic_members_that_share(scene)
         consumer = Consumer(scene, "m", "a").join()
@@ -108,7 +108,7 @@ class TestUpgrade:
         settle(first, second, consumer)
         assert sorted(index for each in (first, second, consumer) for index in each.owned["a"]) == [0, 1, 2, 3]
 
-    def test_whoever_waits_is_told_to_join_again(self) -> None:
+    def test_waiting_members_must_rejoin(self) -> None:
         scene = ConsumerScene(a=4)
         stable_classic_group(scene, None)
         _, ticket = scene.enter(protocols=(("range", owned_subscription("a")),))
@@ -132,7 +132,7 @@ class TestUpgrade:
         assert list(scene.consumer_group().members) == ["m"]
         assert consumer.count == 4
 
-    def test_an_assignor_that_was_not_chosen_may_say_anything(self) -> None:
+    def test_metadata_of_unchosen_assignor_may_be_malformed(self) -> None:
         scene = ConsumerScene(a=4)
         protocols = (("custom", b""), ("range", owned_subscription("a")))
         first, _ = scene.enter(protocols=protocols)
@@ -189,7 +189,7 @@ class TestUpgrade:
         )
         assert scene.group().phase is Phase.STABLE
 
-    def test_what_members_say_of_themselves_may_be_too_much(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_member_metadata_may_exceed_the_batch_size(self, monkeypatch: pytest.MonkeyPatch) -> None:
         scene = ConsumerScene(a=4)
         stable_classic_group(scene, None, None)
         said_bytes = 2 * len(owned_subscription("a"))
@@ -319,7 +319,7 @@ class TestDowngrade:
         assert scene.error(ticket) == scene.error(second) == ErrorCode.NONE
         assert scene.answers[ticket].generation_id == consumer.epoch + 1
 
-    def test_alone_it_goes_on_at_once(self) -> None:
+    def test_alone_it_continues_at_once(self) -> None:
         scene = ConsumerScene(a=4)
         Consumer(scene, "m", "a", instance_id="i").join()
         ticket = ClassicConsumer(scene, "a", instance_id="i").send_join()

@@ -55,7 +55,7 @@ class TestCommitting:
         assert scene.commit(7, generation=classic.generation, version=8, **options) == ErrorCode.NONE
         assert scene.commit(7, generation=classic.generation - 1, **options) == ErrorCode.ILLEGAL_GENERATION
 
-    def test_whoever_is_no_member_is_unknown(self) -> None:
+    def test_non_member_is_unknown(self) -> None:
         scene = ConsumerScene(a=1)
         Consumer(scene, "m", "a").join()
         assert scene.commit(7, member_id="n", generation=1) == ErrorCode.UNKNOWN_MEMBER_ID
@@ -66,7 +66,7 @@ class TestCommitting:
         Consumer(scene, "m", "a").join()
         assert scene.commit(7, member_id="m", generation=1, version=8) == ErrorCode.UNSUPPORTED_VERSION
 
-    def test_without_members_anybody_may(self) -> None:
+    def test_without_members_any_commit_is_valid(self) -> None:
         scene = ConsumerScene(a=1)
         Consumer(scene, "m", "a").join()
         scene.beat("m", -1)
@@ -118,7 +118,7 @@ class TestCommitting:
 
 
 class TestFetching:
-    def test_a_member_fetches_in_its_epoch_and_who_claims_nothing_may_look(self) -> None:
+    def test_member_fetches_in_its_epoch_and_anonymous_fetch_is_valid(self) -> None:
         scene = ConsumerScene(a=1)
         Consumer(scene, "m", "a").join()
         classic = ClassicConsumer(scene, "a").join()
@@ -209,7 +209,7 @@ class TestAdmins:
         assert scene.delete_offsets("b") == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
         assert scene.delete_offsets("c") == ErrorCode.NONE
 
-    def test_offsets_of_topics_that_nobody_reads_expire_from_their_commit(self) -> None:
+    def test_offsets_of_unsubscribed_topics_expire_from_their_commit(self) -> None:
         settings = GroupSettings(offsets_retention_minutes=1, offsets_retention_check_interval_ms=10_000)
         scene = ConsumerScene(settings, a=1)
         consumer = Consumer(scene, "m", "a").join()
@@ -221,7 +221,7 @@ class TestAdmins:
         scene.pass_time(40_000)
         assert (scene.committed("a"), scene.committed("old")) == (1, None)
 
-    def test_an_error_says_who_is_no_member(self) -> None:
+    def test_error_names_the_unknown_member(self) -> None:
         scene = ConsumerScene(a=1)
         Consumer(scene, "m", "a").join()
         with pytest.raises(KafkaError, match=r"Member n is not a member of group g\."):

@@ -56,18 +56,18 @@ def test_what_must_go_goes_first_and_the_epoch_waits() -> None:
     assert (after.state, after.epoch, after.assigned, after.revoking) == (UNREVOKED, 1, {A: {1: 1}}, {A: {0: 1}})
 
 
-def test_a_member_that_stopped_already_need_not_say_it_again() -> None:
+def test_already_revoked_partitions_need_no_confirmation() -> None:
     after = reconcile(member(assigned=[0, 1]), Target(2, {A: {1, 2}}), around(owned=[(A, [1])]))
     assert (after.state, after.epoch, after.assigned, after.revoking) == (STABLE, 2, {A: {1: 1, 2: 2}}, {})
 
 
 @pytest.mark.parametrize("owned", [None, [(A, [0, 1])]])
-def test_until_it_says_that_it_stopped_nothing_happens(owned: Owned | None) -> None:
+def test_member_stays_unrevoked_until_it_confirms(owned: Owned | None) -> None:
     revoking = member(UNREVOKED, assigned=[1], revoking=[0])
     assert reconcile(revoking, Target(2, {A: {1, 2}}), around(owned=owned)) is revoking
 
 
-def test_when_it_stopped_it_goes_on_to_the_newest_target() -> None:
+def test_member_advances_to_the_newest_target_after_revocation() -> None:
     revoking = member(UNREVOKED, assigned=[1], revoking=[0])
     after = reconcile(revoking, Target(5, {A: {1, 2}}), around(owned=[(A, [1])]))
     assert (after.state, after.epoch, after.assigned, after.revoking) == (STABLE, 5, {A: {1: 1, 2: 5}}, {})
@@ -105,13 +105,13 @@ def test_a_new_subscription_to_the_same_topics_changes_nothing() -> None:
     assert reconcile(before, Target(1, {A: {0, 1}}), around(has_new_subscription=True)) is before
 
 
-def test_topics_that_it_stopped_reading_before_it_said_so_are_just_gone() -> None:
+def test_already_revoked_unsubscribed_topics_are_removed_at_once() -> None:
     before = member(assigned=[0, 1])
     after = reconcile(before, Target(1, {}), around(owned=[], subscribed=frozenset({B}), has_new_subscription=True))
     assert (after.state, after.epoch, after.assigned, after.revoking) == (STABLE, 1, {}, {})
 
 
-def test_a_member_in_an_unknown_state_begins_anew_once_it_has_nothing() -> None:
+def test_member_in_unknown_state_rejoins_once_it_owns_nothing() -> None:
     unknown = member(MemberState.UNKNOWN, assigned=[0])
     for owned in (None, [(A, [0])]):
         with pytest.raises(FencedMemberEpoch):

@@ -59,7 +59,7 @@ class TestSubscriptions:
         (described,) = scene.machine.describe_consumer_groups(["g"])
         assert described.assignor_name == "range"
 
-    def test_the_first_assignor_is_for_those_who_do_not_ask(self) -> None:
+    def test_first_assignor_is_the_default(self) -> None:
         scene = ConsumerScene(GroupSettings(group_consumer_assignors=("range", "uniform")), a=4, b=4)
         consumers = [Consumer(scene, f"m{number}", "a", "b").join() for number in range(2)]
         settle(*consumers)
@@ -96,7 +96,7 @@ class TestTopics:
         assert scene.named(response) == {"a": [0]}
         assert list(scene.member("m").assigned) == [scene.id_of("a")]
 
-    def test_topics_that_nobody_reads_cost_nothing(self) -> None:
+    def test_topics_without_subscribers_cost_nothing(self) -> None:
         scene = ConsumerScene(a=1)
         Consumer(scene, "m", "a").join()
         count = len(scene.log)
@@ -152,7 +152,7 @@ class TestRegexes:
         response = scene.join_consumer("m", "other", subscribed_topic_regex="logs*")
         assert scene.named(response) == {"logs_a": [0], "other": [0]}
 
-    def test_a_pattern_that_cannot_be_read_is_refused(self) -> None:
+    def test_invalid_regex_is_rejected(self) -> None:
         scene = ConsumerScene(a=1)
         options = {"rebalance_timeout_ms": 1, "owned": {}, "subscribed_topic_regex": "a("}
         assert scene.refusal("m", 0, **options) == (
@@ -182,7 +182,7 @@ class TestRegexes:
         assert consumer.owned == {"logs_a": [0]}
 
     @pytest.mark.proves("C2")
-    def test_only_topics_that_may_be_seen_are_matched_and_that_is_asked_anew_now_and_then(self) -> None:
+    def test_regex_matches_describable_topics_and_is_refreshed(self) -> None:
         scene = ConsumerScene(logs_a=1, logs_b=1)
         request = messages.ConsumerGroupHeartbeatRequest(
             group_id="g",
@@ -202,7 +202,7 @@ class TestRegexes:
             scene.send_heartbeat(bare)
         assert scene.consumer_group().resolved["logs*"].topics == {"logs_a", "logs_b"}
 
-    def test_a_pattern_goes_with_the_last_who_subscribed_to_it(self) -> None:
+    def test_regex_is_removed_with_its_last_subscriber(self) -> None:
         scene = ConsumerScene(logs_a=2)
         consumers = [
             Consumer(scene, name, subscribed_topic_names=None, subscribed_topic_regex="logs*").join() for name in "mn"
@@ -214,13 +214,13 @@ class TestRegexes:
         assert scene.consumer_group().resolved == {}
 
     @pytest.mark.proves("C2")
-    def test_a_pattern_of_one_who_expires_goes_with_it(self) -> None:
+    def test_regex_is_removed_with_its_expired_subscriber(self) -> None:
         scene = ConsumerScene(logs_a=2)
         scene.join_consumer("m", subscribed_topic_names=None, subscribed_topic_regex="logs*")
         scene.pass_time(SESSION_TIMEOUT_MS)
         assert (scene.consumer_group().resolved, scene.consumer_group().metadata_hash) == ({}, 0)
 
-    def test_after_a_failover_patterns_are_matched_anew(self) -> None:
+    def test_after_a_failover_patterns_are_matched_again(self) -> None:
         scene = ConsumerScene(logs_a=1)
         consumer = Consumer(scene, "m", subscribed_topic_names=None, subscribed_topic_regex="logs*").join()
         scene.add_topics(logs_b=1)

@@ -60,7 +60,7 @@ class TestStaticMembers:
             "member.",
         )
 
-    def test_who_asks_again_to_join_is_not_in_its_own_way(self) -> None:
+    def test_retried_join_does_not_conflict_with_itself(self) -> None:
         scene = ConsumerScene(a=4)
         one = Consumer(scene, "m1", "a", instance_id="one").join()
         assert one.join().count == 4
@@ -154,7 +154,7 @@ class TestTime:
         assert len(scene.consumer_group().members) == 2
 
     @pytest.mark.proves("C5")
-    def test_after_a_failover_every_session_and_revocation_begins_anew(self) -> None:
+    def test_after_a_failover_every_session_and_revocation_restarts(self) -> None:
         scene = ConsumerScene(a=4)
         slow, _ = Consumer(scene, "m1", "a").join(), Consumer(scene, "m2", "a").join()
         slow.beat()
@@ -196,7 +196,7 @@ class TestTime:
             scene.append(key, value)
         assert scene.machine.state.consumer == {}
 
-    def test_all_who_are_late_at_once_cost_one_epoch(self) -> None:
+    def test_members_expiring_together_cost_one_epoch(self) -> None:
         scene = ConsumerScene(a=4)
         for number in range(5):
             scene.join_consumer(f"m{number}", "a")
@@ -214,7 +214,7 @@ class TestTime:
         consumer.beat()
         assert scene.timers == timers
 
-    def test_members_are_asked_to_show_up_sooner_while_partitions_change_hands(self) -> None:
+    def test_heartbeat_interval_is_shorter_while_reconciling(self) -> None:
         scene = ConsumerScene(a=4)
         first, second = Consumer(scene, "m1", "a").join(), Consumer(scene, "m2", "a").join()
         assert (first.interval_ms, second.interval_ms) == (UNSETTLED_MS, UNSETTLED_MS)
@@ -227,7 +227,7 @@ class TestTime:
         third.beat()
         assert third.interval_ms == UNSETTLED_MS  # still waits for the others
 
-    def test_a_static_member_that_says_who_it_is_says_nothing_new(self) -> None:
+    def test_static_heartbeat_with_instance_id_is_a_keepalive(self) -> None:
         scene = ConsumerScene(a=4)
         consumer = Consumer(scene, "m1", "a", instance_id="one").join()
         settle(consumer)
@@ -287,7 +287,7 @@ class TestSettings:
             ("group.consumer.regex.refresh.interval.ms", "9999"),
         ],
     )
-    def test_values_that_make_no_sense_are_refused(self, name: str, value: str) -> None:
+    def test_values_that_make_no_sense_are_rejected(self, name: str, value: str) -> None:
         with pytest.raises(Exception, match=name):
             parse_settings(GroupSettings, {name: value})
 

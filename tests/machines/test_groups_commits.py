@@ -59,7 +59,7 @@ def test_what_is_written_is_what_kafka_writes() -> None:
         ({"generation": 1, "member_id": "LEADER", "instance_id": "one"}, ErrorCode.NONE),
     ],
 )
-def test_a_commit_that_does_not_fit_the_generation_is_refused(options: dict[str, object], error: ErrorCode) -> None:
+def test_commit_that_does_not_fit_the_generation_is_rejected(options: dict[str, object], error: ErrorCode) -> None:
     scene = Scene()
     leader, _ = scene.settle("one", "two")
     if options.get("member_id") == "LEADER":
@@ -89,7 +89,7 @@ def test_while_members_gather_they_may_still_commit() -> None:
     assert scene.commit(5, member_id=follower, generation=1) == ErrorCode.NONE
 
 
-def test_between_join_and_assignment_nobody_commits() -> None:
+def test_commits_are_rejected_between_join_and_assignment() -> None:
     scene = Scene()
     member_id, _ = scene.enter()
     scene.pass_time(3_000)
@@ -109,7 +109,7 @@ def test_a_commit_is_a_sign_of_life(is_gathering: bool) -> None:
 
 
 class TestWithoutMembers:
-    def test_anybody_may_commit_who_does_not_claim_to_be_one(self) -> None:
+    def test_commit_without_member_id_is_valid(self) -> None:
         scene = Scene()
         assert scene.commit(5) == ErrorCode.NONE
         assert scene.commit(6) == ErrorCode.NONE
@@ -135,7 +135,7 @@ class TestWithoutMembers:
         assert Scene().commit(5, member_id="m", generation=1, version=version) == error
 
 
-def test_a_long_note_is_refused_and_the_rest_is_committed() -> None:
+def test_oversized_offset_metadata_is_rejected_per_partition() -> None:
     scene = Scene()
     partition = messages.OffsetCommitRequest.OffsetCommitRequestPartition
     partitions = [
@@ -153,7 +153,7 @@ def test_a_long_note_is_refused_and_the_rest_is_committed() -> None:
     assert fetched(scene) == {("t", 0): 1, ("t", 2): 1}
 
 
-def test_a_commit_that_the_log_could_not_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_that_the_log_could_not_hold_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("moldau.machines.groups.offsets.DECISION_BYTES_MAX", 100)
     scene = Scene()
     assert scene.commit(5, note="x" * 100) == InvalidCommitOffsetSize.code
@@ -205,7 +205,7 @@ class TestDeleting:
         assert scene.delete_offsets(partition=9) == ErrorCode.NONE
         assert len(scene.log) == before
 
-    def test_topics_that_the_group_reads_are_refused(self) -> None:
+    def test_topics_that_the_group_reads_are_rejected(self) -> None:
         scene = Scene()
         scene.commit(1, topic="read")
         scene.commit(1, topic="left")
@@ -229,7 +229,7 @@ class TestDeleting:
         scene.send_join(instance_id="one", protocols=[("range", subscription("t"))])
         assert scene.delete_offsets() == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
 
-    def test_a_living_group_of_another_type_is_refused_as_a_whole(self) -> None:
+    def test_live_group_of_another_type_is_rejected(self) -> None:
         scene = Scene()
         scene.commit(1)
         scene.settle(protocol_type="connect")

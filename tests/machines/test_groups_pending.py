@@ -21,7 +21,7 @@ def fetched(scene: Scene, *, require_stable: bool, names: bool = True) -> list[t
 
 
 @pytest.mark.proves("P3")
-def test_what_is_pending_is_not_seen_and_who_wants_it_stable_is_told_to_wait() -> None:
+def test_pending_offset_is_invisible_and_unstable() -> None:
     scene = Scene()
     scene.commit(3)
     assert scene.commit_in_transaction(5) is NONE
@@ -103,7 +103,7 @@ def test_a_commit_that_was_overtaken_counts_for_what_the_member_has_had_all_alon
     assert scene.committed() == 5
 
 
-def test_a_long_note_is_refused_and_too_many_offsets_are_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_metadata_and_too_many_offsets_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene()
     note = "x" * (scene.settings.offset_metadata_max_bytes + 1)
     assert scene.commit_in_transaction(5, note=note) is ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -124,7 +124,7 @@ def test_offsets_do_not_expire_while_a_transaction_is_about_to_change_them() -> 
     assert scene.committed() is None
 
 
-def test_whoever_deletes_offsets_or_their_group_deletes_what_is_pending() -> None:
+def test_deleting_offsets_or_group_deletes_pending_offsets() -> None:
     scene = Scene()
     for delete in (scene.delete_offsets, scene.delete_group):
         scene.commit(3)

@@ -32,7 +32,7 @@ def test_a_static_follower_that_restarts_gets_its_assignment_without_a_rebalance
     assert {each.member_id for each in scene.machine.state.classic["g"].members} == {leader, answer.member_id}
 
 
-def test_a_static_leader_that_restarts_is_told_not_to_assign() -> None:
+def test_restarted_static_leader_gets_skip_assignment() -> None:
     scene = Scene()
     leader, follower = scene.settle("one", "two")
     answer = scene.answers[scene.send_join(instance_id="one")]
@@ -43,7 +43,7 @@ def test_a_static_leader_that_restarts_is_told_not_to_assign() -> None:
     assert scene.group().phase is Phase.STABLE
 
 
-def test_a_static_leader_that_cannot_be_told_so_believes_to_follow() -> None:
+def test_static_leader_of_old_version_appears_as_follower() -> None:
     scene = Scene()
     leader, _ = scene.settle("one", "two")
     answer = scene.answers[scene.send_join(instance_id="one", version=8)]
@@ -72,7 +72,7 @@ def test_after_a_restart_the_old_id_is_fenced() -> None:
     assert scene.heartbeat(follower, 1) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_whoever_waits_under_the_old_id_is_fenced() -> None:
+def test_join_waiting_under_the_old_id_is_fenced() -> None:
     scene = Scene()
     waiting = scene.send_join(instance_id="one")
     scene.send_join(instance_id="one")
@@ -173,7 +173,7 @@ def test_a_static_member_that_is_silent_for_a_session_is_out() -> None:
     assert list(scene.group().static_ids) == ["one"]
 
 
-def test_an_instance_that_nobody_has_is_unknown() -> None:
+def test_unused_instance_id_is_unknown() -> None:
     scene = Scene()
     leader, _ = scene.settle("one", "two")
     assert scene.error(scene.send_join(leader, instance_id="three")) == ErrorCode.UNKNOWN_MEMBER_ID

@@ -121,7 +121,7 @@ def test_a_broker_id_is_taken_while_its_session_lasts() -> None:
     assert scene.register(1, b"j" * 16) > epoch  # in the same folder, which the old life must have left
 
 
-def test_a_broker_that_does_not_speak_the_clusters_level_is_refused() -> None:
+def test_broker_without_the_finalized_level_is_rejected() -> None:
     scene = Scene()
     features = {METADATA_VERSION_FEATURE: VersionRange(1, METADATA_VERSION - 1)}
     with pytest.raises(UnsupportedVersion, match=f"does not support finalized version {METADATA_VERSION}"):
@@ -131,7 +131,7 @@ def test_a_broker_that_does_not_speak_the_clusters_level_is_refused() -> None:
 
 
 @pytest.mark.proves("H6")
-def test_a_broker_that_does_not_name_a_feature_of_the_cluster_does_not_know_it_and_is_refused() -> None:
+def test_broker_without_a_finalized_feature_is_rejected() -> None:
     scene = Scene()
     features = {name: levels for name, levels in SUPPORTED_FEATURES.items() if name != ELR_FEATURE}
     registration = Registration(2, b"i" * 16, (), features)
@@ -142,7 +142,7 @@ def test_a_broker_that_does_not_name_a_feature_of_the_cluster_does_not_know_it_a
     assert 2 in without.machine.image.brokers
 
 
-def test_a_broker_that_speaks_for_an_earlier_life_or_for_nobody_is_refused() -> None:
+def test_stale_or_unknown_broker_epoch_is_rejected() -> None:
     scene = Scene()
     for broker_id, epoch in ((1, 0), (7, 1)):
         with pytest.raises(StaleBrokerEpoch):
@@ -200,7 +200,7 @@ def test_a_new_cluster_begins_at_the_level_of_this_software() -> None:
     assert not scene.machine.decide_elected(0.0).records
 
 
-def test_a_feature_moves_down_only_when_that_is_asked_for() -> None:
+def test_feature_downgrade_needs_an_explicit_upgrade_type() -> None:
     scene = Scene(has_elr=False)
     lower = METADATA_VERSION_LOWEST
     cases = [
@@ -242,7 +242,7 @@ def test_eligible_replicas_need_a_level_that_can_name_them() -> None:
     assert outcome.error == 95
 
 
-def test_one_refused_update_keeps_the_others_from_taking_place() -> None:
+def test_one_rejected_feature_update_rejects_all() -> None:
     scene = Scene(has_elr=False)
     down = FeatureUpdate(METADATA_VERSION_FEATURE, METADATA_VERSION_LOWEST, UpgradeType.SAFE_DOWNGRADE)
     outcomes = scene.run(scene.machine.decide_update_features([down, FeatureUpdate("no.such", 1)]))
@@ -252,7 +252,7 @@ def test_one_refused_update_keeps_the_others_from_taking_place() -> None:
     assert outcome.error == 42
 
 
-def test_a_level_that_a_registered_broker_lacks_is_refused() -> None:
+def test_level_that_a_registered_broker_lacks_is_rejected() -> None:
     scene = Scene(has_elr=False)
     scene.run(
         scene.machine.decide_update_features(
@@ -269,7 +269,7 @@ def test_a_level_that_a_registered_broker_lacks_is_refused() -> None:
 
 
 @pytest.mark.proves("H6")
-def test_a_level_that_a_registered_controller_lacks_is_refused() -> None:
+def test_level_that_a_registered_controller_lacks_is_rejected() -> None:
     """It would read the level in the log, and could not go on."""
     scene = Scene()
     old = {METADATA_VERSION_FEATURE: VersionRange(1, METADATA_VERSION)}

@@ -94,7 +94,7 @@ def test_brokers_have_configs_of_their_own_and_together(scene: Scene) -> None:
     assert image.broker_configs(2) == {}
 
 
-def test_validate_only_changes_nothing_and_still_refuses(scene: Scene) -> None:
+def test_validate_only_changes_nothing_and_still_rejects(scene: Scene) -> None:
     assert not alter(scene, TOPIC, ("retention.ms", Operation.SET, "5"), validate_only=True).error
     assert alter(scene, TOPIC, ("retention.ms", Operation.SET, "x"), validate_only=True).error
     assert configs(scene) == {"retention.ms": "1000"}
@@ -122,7 +122,7 @@ REFUSED: list[tuple[Resource, list[Step], int, str]] = [
 
 @pytest.mark.proves("T1")
 @pytest.mark.parametrize(("resource", "steps", "code", "words"), REFUSED)
-def test_an_alteration_that_cannot_be_is_refused_and_changes_nothing(
+def test_invalid_config_alteration_is_rejected_as_a_whole(
     scene: Scene, resource: Resource, steps: list[Step], code: int, words: str
 ) -> None:
     length = len(scene.log)
@@ -178,7 +178,7 @@ def test_the_old_way_replaces_everything_a_resource_has(scene: Scene) -> None:
         (Resource(ResourceType.TOPIC, "x"), [], 3),
     ],
 )
-def test_the_old_way_refuses_like_the_new(
+def test_the_old_way_rejects_like_the_new(
     scene: Scene, resource: Resource, values: list[tuple[str, str | None]], code: int
 ) -> None:
     assert replace(scene, resource, *values) == code

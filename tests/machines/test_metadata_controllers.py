@@ -29,7 +29,7 @@ def test_the_same_registration_is_written_once_and_another_life_again() -> None:
     assert scene.machine.image.controllers == {7: controller(2)}
 
 
-def test_a_controller_that_does_not_understand_the_cluster_or_has_no_id_is_refused() -> None:
+def test_controller_without_feature_support_or_id_is_rejected() -> None:
     scene = Scene()
     old = ControllerImage(7, bytes(16), (WHERE,), {"metadata.version": VersionRange(1, 2)})
     with pytest.raises(UnsupportedVersion, match="does not support finalized version"):

@@ -63,7 +63,7 @@ def alter(scene: Scene, resource: Resource, name: str, value: str | None) -> str
 
 
 @pytest.mark.proves("H3")
-def test_whoever_leaves_an_isr_that_is_too_small_stays_eligible() -> None:
+def test_replica_leaving_an_isr_below_min_isr_joins_the_elr() -> None:
     scene = scene_with([1, 2, 3], (MIN_ISR, "2"))
     fence(scene, 3)
     assert standing(scene) == (1, (1, 2), (), ())  # enough are left, and may acknowledge what 3 lacks
@@ -79,7 +79,7 @@ def test_whoever_leaves_an_isr_that_is_too_small_stays_eligible() -> None:
 
 
 @pytest.mark.proves("H3")
-def test_with_one_acknowledging_replica_nobody_else_is_eligible() -> None:
+def test_min_isr_of_one_leaves_the_elr_empty() -> None:
     scene = scene_with([1, 2, 3])
     fence(scene, 3, 2)
     assert standing(scene) == (1, (1,), (), ())
@@ -181,7 +181,7 @@ def test_an_unregistered_broker_leads_nothing_and_comes_back_with_nothing() -> N
 
 
 @pytest.mark.proves("H2")
-def test_with_a_lower_number_those_who_may_lack_something_are_eligible_no_more() -> None:
+def test_lower_min_isr_clears_the_elr() -> None:
     scene = scene_with([1, 2], (MIN_ISR, "2"))
     fence(scene, 2)
     assert standing(scene) == (1, (1,), (2,), ())
@@ -199,7 +199,7 @@ def test_a_partition_without_a_leader_keeps_its_eligible_replicas_when_the_numbe
 
 
 @pytest.mark.proves("H3")
-def test_whoever_leads_with_enough_in_sync_leaves_nobody_eligible_behind() -> None:
+def test_leader_with_sufficient_isr_clears_the_elr() -> None:
     scene = scene_with([1, 2], (MIN_ISR, "2"))
     fence(scene, 2, 1)
     assert alter(scene, TOPIC, MIN_ISR, "1") is None

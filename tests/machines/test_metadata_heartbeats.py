@@ -39,7 +39,7 @@ def test_a_broker_serves_once_it_has_caught_up_with_its_registration() -> None:
     assert not scene.machine.image.is_active(1)
 
 
-def test_a_heartbeat_of_an_earlier_life_is_refused_and_does_not_count() -> None:
+def test_heartbeat_with_stale_broker_epoch_is_rejected() -> None:
     scene = Scene()
     with pytest.raises(StaleBrokerEpoch):
         scene.machine.decide_broker_heartbeat(BrokerHeartbeat(1, 0, 99), 0.0)
@@ -62,7 +62,7 @@ def test_a_silent_broker_is_fenced_when_its_session_ends_and_others_lead() -> No
     assert beat(scene, 1, 9_500.0) == (True, False, False)  # alive after all
 
 
-def test_a_heartbeat_that_says_nothing_new_writes_nothing_and_sets_no_timer() -> None:
+def test_keepalive_writes_nothing_and_sets_no_timer() -> None:
     scene = Scene()
     epoch = scene.machine.image.brokers[1].epoch
     first = scene.machine.decide_broker_heartbeat(BrokerHeartbeat(1, epoch, 99), 0.0)
@@ -85,7 +85,7 @@ def test_the_only_broker_is_not_fenced_for_its_silence_until_there_is_another() 
 
 
 @pytest.mark.proves("H3")
-def test_a_controller_that_stood_still_listens_before_it_fences_anybody() -> None:
+def test_stalled_controller_processes_heartbeats_before_fencing() -> None:
     scene = Scene(brokers=2)
     beat(scene, 1, 0.0)
     beat(scene, 2, 0.0)

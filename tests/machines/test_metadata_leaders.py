@@ -106,7 +106,7 @@ def test_a_preferred_replica_that_is_not_in_sync_waits() -> None:
 
 
 @pytest.mark.proves("H8")
-def test_preferred_leaders_are_elected_when_somebody_asks() -> None:
+def test_preferred_leaders_are_elected_on_request() -> None:
     scene = disturbed()
     wanted = [("t", 0), ("t", 1), ("t", 9), ("x", 0), ("t", 0)]
     outcomes = scene.run(scene.machine.decide_elect_leaders(ElectionType.PREFERRED, wanted))
@@ -125,7 +125,7 @@ def test_preferred_leaders_are_elected_when_somebody_asks() -> None:
     assert outcome.error == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
 
 
-def test_an_unclean_leader_is_elected_when_somebody_asks() -> None:
+def test_unclean_leader_is_elected_on_request() -> None:
     scene = Scene(brokers=2)
     scene.create_one(NewTopic("t", assignments=[(0, [1, 2]), (1, [2, 1])]))
     fence(scene, 1)
@@ -141,7 +141,7 @@ def test_an_unclean_leader_is_elected_when_somebody_asks() -> None:
     assert [outcome.error for outcome in outcomes] == [ErrorCode.ELECTION_NOT_NEEDED]
 
 
-def test_nobody_asks_for_an_unknown_election_or_for_too_many() -> None:
+def test_unknown_election_type_and_too_many_partitions_are_rejected() -> None:
     scene = Scene()
     with pytest.raises(InvalidRequest):
         scene.machine.decide_elect_leaders(2, None)
@@ -208,7 +208,7 @@ def test_a_new_controller_finishes_what_was_left_half_done() -> None:
 
 
 @pytest.mark.proves("H6")
-def test_a_new_controller_goes_on_to_give_partitions_the_leader_that_is_back() -> None:
+def test_new_controller_resumes_elections_for_unfenced_broker() -> None:
     scene = large()
     for broker_id in (2, 1):
         fence(scene, broker_id)

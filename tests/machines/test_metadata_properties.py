@@ -253,9 +253,7 @@ def test_deciding_changes_nothing_and_is_the_same_twice(requests: list[Request])
 
 @settings(max_examples=60, deadline=None)
 @given(REQUESTS, st.sets(st.integers(0, 24)))
-def test_changes_joined_over_any_looks_say_what_differs_between_the_ends(
-    requests: list[Request], looks: set[int]
-) -> None:
+def test_combined_deltas_equal_the_difference_of_the_ends(requests: list[Request], looks: set[int]) -> None:
     scene = Scene(brokers=3)
     old, _ = scene.machine.take_change()
     for number, request in enumerate(requests):

@@ -134,7 +134,7 @@ def test_a_move_is_not_called_off_when_only_the_new_replicas_are_in_sync(scene: 
 
 
 @pytest.mark.proves("H8")
-def test_the_number_of_replicas_stays_where_that_is_asked_for(scene: Scene) -> None:
+def test_replication_factor_change_is_rejected_if_disallowed(scene: Scene) -> None:
     outcome = move(scene, [4, 5], may_change_factor=False)
     assert outcome.error == ErrorCode.INVALID_REPLICATION_FACTOR
     assert not move(scene, [4, 5, 1], may_change_factor=False).error
@@ -153,7 +153,7 @@ REFUSED: list[tuple[Reassignment, ErrorCode]] = [
 
 
 @pytest.mark.parametrize(("wanted", "code"), REFUSED)
-def test_every_way_to_be_refused_a_move(scene: Scene, wanted: Reassignment, code: ErrorCode) -> None:
+def test_invalid_reassignments_are_rejected(scene: Scene, wanted: Reassignment, code: ErrorCode) -> None:
     outcomes = scene.run(scene.machine.decide_alter_reassignments([wanted, Reassignment("t", 1, [2, 3, 4])]))
     assert [outcome.error for outcome in outcomes] == [code, ErrorCode.NONE]
     assert partition(scene, 1).adding_replicas == (4,)
@@ -167,7 +167,7 @@ def test_a_request_names_a_partition_once_and_not_too_many(scene: Scene) -> None
         scene.machine.decide_alter_reassignments([wanted] * 10_001)
 
 
-def test_moves_are_listed_for_those_who_name_them(scene: Scene) -> None:
+def test_reassignments_are_listed_by_partition(scene: Scene) -> None:
     move(scene, [4, 2, 3])
     assert [each.index for each in scene.machine.reassignments([("t", 0), ("t", 1), ("x", 0), ("t", 0)])] == [0]
 

@@ -54,7 +54,7 @@ def test_leaders_and_followers_are_spread_over_all_brokers() -> None:
 
 
 @pytest.mark.proves("T1")
-def test_validate_only_answers_the_same_and_creates_nothing() -> None:
+def test_validate_only_returns_the_same_and_creates_nothing() -> None:
     scene = Scene()
     length = len(scene.log)
     (outcome,) = scene.create(NewTopic("orders", 3), validate_only=True)
@@ -95,9 +95,7 @@ REFUSED = [
 
 @pytest.mark.proves("T1")
 @pytest.mark.parametrize(("topic", "code", "words"), REFUSED)
-def test_a_topic_that_cannot_be_is_refused_with_the_code_and_words_of_kafka(
-    topic: NewTopic, code: int, words: str
-) -> None:
+def test_invalid_topic_is_rejected_with_kafkas_code_and_message(topic: NewTopic, code: int, words: str) -> None:
     scene = Scene(brokers=2)
     scene.register(3)  # and left fenced
     scene.create_one(NewTopic("taken_name"))
@@ -109,14 +107,14 @@ def test_a_topic_that_cannot_be_is_refused_with_the_code_and_words_of_kafka(
     assert len(scene.log) == length
 
 
-def test_a_refused_topic_does_not_keep_the_others_of_its_request_from_being_created() -> None:
+def test_rejected_topic_does_not_affect_others_of_its_request() -> None:
     scene = Scene()
     outcomes = scene.create(NewTopic("a.b"), NewTopic("bad name"), NewTopic("a_b"), NewTopic("c"))
     assert [outcome.error.value for outcome in outcomes] == [0, 17, 17, 0]
     assert list(scene.machine.image.topics) == ["a.b", "c"]
 
 
-def test_a_topic_named_twice_is_answered_once_and_refused() -> None:
+def test_duplicate_topic_gets_one_result_and_is_rejected() -> None:
     scene = Scene()
     outcomes = scene.create(NewTopic("a"), NewTopic("b"), NewTopic("a", 5))
     assert [(outcome.name, outcome.error, outcome.message) for outcome in outcomes] == [
@@ -126,14 +124,14 @@ def test_a_topic_named_twice_is_answered_once_and_refused() -> None:
     assert list(scene.machine.image.topics) == ["b"]
 
 
-def test_a_request_for_too_many_partitions_is_refused_as_a_whole() -> None:
+def test_request_for_too_many_partitions_is_rejected_as_a_whole() -> None:
     scene = Scene()
     outcomes = scene.create(NewTopic("a"), NewTopic("b", PARTITIONS_PER_REQUEST_MAX))
     assert {outcome.error for outcome in outcomes} == {ErrorCode.POLICY_VIOLATION}
     assert scene.create_one(NewTopic("b", PARTITIONS_PER_REQUEST_MAX)).error is ErrorCode.NONE
 
 
-def test_a_request_for_too_many_records_is_refused_as_a_whole() -> None:
+def test_request_for_too_many_records_is_rejected_as_a_whole() -> None:
     scene = Scene()
     topics = [NewTopic(f"t{index}", configs=[("retention.ms", "1"), ("segment.bytes", "1")]) for index in range(6000)]
     with pytest.raises(PolicyViolation, match="Unable to perform excessively large batch operation"):
@@ -205,7 +203,7 @@ def test_topics_are_deleted_by_name_and_by_id_with_their_configs() -> None:
     assert scene.machine.image.topic_configs("a") == {}
 
 
-def test_every_way_to_be_refused_a_deletion() -> None:
+def test_invalid_topic_deletions_are_rejected() -> None:
     scene = Scene()
     topic = scene.create_one(NewTopic("a"))
     unknown = TopicId(b"u" * 16)
@@ -290,9 +288,7 @@ GROWTH_REFUSED = [
 
 @pytest.mark.proves("T1")
 @pytest.mark.parametrize(("wanted", "code", "words"), GROWTH_REFUSED)
-def test_growth_that_cannot_be_is_refused_with_the_code_and_words_of_kafka(
-    wanted: MorePartitions, code: int, words: str
-) -> None:
+def test_invalid_create_partitions_has_kafkas_code_and_message(wanted: MorePartitions, code: int, words: str) -> None:
     scene = Scene(brokers=2)
     scene.create_one(NewTopic("t", 2))
     length = len(scene.log)
@@ -303,7 +299,7 @@ def test_growth_that_cannot_be_is_refused_with_the_code_and_words_of_kafka(
     assert len(scene.log) == length
 
 
-def test_a_topic_that_shall_grow_twice_in_one_request_is_refused() -> None:
+def test_duplicate_create_partitions_topic_is_rejected() -> None:
     scene = Scene()
     scene.create_one(NewTopic("t"))
     wanted = [MorePartitions("t", 2), MorePartitions("t", 3)]

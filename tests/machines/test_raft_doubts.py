@@ -21,7 +21,7 @@ def test_who_grants_a_pre_vote_and_still_names_the_silent_leader_counts_as_a_vot
     assert scene.machine.epoch == 2
 
 
-def test_who_refuses_a_pre_vote_and_names_the_leader_is_believed() -> None:
+def test_leader_named_in_rejected_pre_vote_is_followed() -> None:
     scene = Scene()
     fetch = scene.follow(2, epoch=1)
     scene.fetched(fetch)

@@ -55,7 +55,7 @@ def test_the_voters_of_a_fixed_quorum_are_not_written() -> None:
     assert [entry.value for entry in scene.log.entries] == ["leader 1"]
 
 
-def test_a_voter_asks_before_it_stands_and_keeps_its_epoch_meanwhile() -> None:
+def test_voter_sends_pre_votes_without_a_new_epoch() -> None:
     scene = Scene(state=ElectionState(7))
     scene.start()
     effects = scene.wait_for_deadline()
@@ -65,7 +65,7 @@ def test_a_voter_asks_before_it_stands_and_keeps_its_epoch_meanwhile() -> None:
     assert scene.machine.role is RoleName.PROSPECTIVE
 
 
-def test_a_candidate_persists_its_vote_before_it_asks_for_others() -> None:
+def test_candidate_persists_vote_before_requesting_votes() -> None:
     scene = Scene(state=ElectionState(7))
     scene.start()
     first = every(scene.wait_for_deadline(), do.SendVote)[0]
@@ -74,7 +74,7 @@ def test_a_candidate_persists_its_vote_before_it_asks_for_others() -> None:
     assert [(each.epoch, each.is_pre_vote) for each in every(effects, do.SendVote)] == [(8, False), (8, False)]
 
 
-def test_a_majority_of_votes_makes_a_leader_that_says_so() -> None:
+def test_majority_of_votes_makes_a_leader_that_announces_itself() -> None:
     scene = Scene()
     scene.start()
     scene.wait_for_deadline()
@@ -121,7 +121,7 @@ def test_the_same_vote_twice_is_one_vote() -> None:
     assert scene.machine.role is RoleName.PROSPECTIVE
 
 
-def test_who_cannot_be_elected_pauses_and_asks_again_without_a_new_epoch() -> None:
+def test_lost_pre_vote_backs_off_without_a_new_epoch() -> None:
     scene = Scene()
     scene.start()
     first, second = every(scene.wait_for_deadline(), do.SendVote)
@@ -146,7 +146,7 @@ def test_pauses_between_rounds_grow_up_to_a_limit() -> None:
     assert pauses[0] < 50 < 500 < pauses[-1] <= scene.settings.election_backoff_max_ms
 
 
-def test_of_two_that_ask_at_once_the_one_with_the_lower_id_goes_on() -> None:
+def test_concurrent_pre_votes_are_won_by_the_lower_id() -> None:
     for rival, is_asking in ((2, True), (0, False)):
         scene = Scene(voter_set(0, 1, 2))
         scene.start()
@@ -156,7 +156,7 @@ def test_of_two_that_ask_at_once_the_one_with_the_lower_id_goes_on() -> None:
         assert (scene.machine.role is RoleName.CANDIDATE) is is_asking
 
 
-def test_a_later_epoch_in_an_answer_ends_the_candidacy() -> None:
+def test_later_epoch_in_response_ends_candidacy() -> None:
     scene = Scene()
     scene.start()
     first = every(scene.wait_for_deadline(), do.SendVote)[0]
@@ -165,7 +165,7 @@ def test_a_later_epoch_in_an_answer_ends_the_candidacy() -> None:
     assert scene.machine.role is RoleName.UNATTACHED
 
 
-def test_a_leader_that_is_named_in_an_answer_is_followed() -> None:
+def test_leader_named_in_response_is_followed() -> None:
     scene = Scene()
     scene.start()
     first = every(scene.wait_for_deadline(), do.SendVote)[0]
@@ -178,7 +178,7 @@ def test_a_leader_that_is_named_in_an_answer_is_followed() -> None:
 
 
 @pytest.mark.proves("H6")
-def test_a_vote_is_persisted_before_it_is_told() -> None:
+def test_vote_is_persisted_before_its_response() -> None:
     scene = Scene()
     scene.start()
     event = on.VoteRequested(
@@ -238,7 +238,7 @@ def test_a_pre_vote_is_no_promise() -> None:
 
 
 @pytest.mark.proves("H7")
-def test_a_follower_that_hears_from_its_leader_would_not_vote_for_another() -> None:
+def test_follower_of_live_leader_rejects_pre_vote() -> None:
     scene = Scene()
     request = scene.follow(2, 1)
     assert scene.request_vote(3, 1, is_pre_vote=True).is_granted  # it has not heard of it yet but by name
@@ -254,14 +254,14 @@ def test_a_leader_would_not_vote_for_another() -> None:
     assert (answer.is_granted, answer.leadership.leader_id) == (False, 1)
 
 
-def test_in_an_epoch_that_has_a_leader_nobody_else_gets_a_vote() -> None:
+def test_no_vote_is_granted_in_an_epoch_with_a_leader() -> None:
     scene = Scene()
     scene.follow(2, 3)
     assert not scene.request_vote(3, 3).is_granted
 
 
 @pytest.mark.proves("H6")
-def test_a_leader_that_hears_of_a_later_epoch_leads_no_more() -> None:
+def test_leader_steps_down_on_later_epoch() -> None:
     scene = Scene()
     scene.elect()
     effects = scene.tell(
@@ -283,7 +283,7 @@ def test_a_request_of_an_older_epoch_is_fenced() -> None:
     assert (answer.error, answer.leadership.epoch) == (ErrorCode.FENCED_LEADER_EPOCH, 5)
 
 
-def test_a_request_for_another_disk_of_this_node_is_refused() -> None:
+def test_request_for_other_directory_id_is_rejected() -> None:
     scene = Scene()
     scene.start()
     assert scene.request_vote(2, 1, voter=key(1, disk=1)).error is ErrorCode.INVALID_VOTER_KEY
@@ -292,7 +292,7 @@ def test_a_request_for_another_disk_of_this_node_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("epoch", "last"), [(3, (3, 9)), (3, (-1, 0)), (3, (1, -1))])
-def test_a_candidate_whose_log_cannot_be_is_refused(epoch: int, last: tuple[int, int]) -> None:
+def test_candidate_with_impossible_log_end_is_rejected(epoch: int, last: tuple[int, int]) -> None:
     scene = Scene()
     scene.start()
     assert scene.request_vote(2, epoch, last=last).error is ErrorCode.INVALID_REQUEST

@@ -28,7 +28,7 @@ def end(node_id: int, epoch: int, *successors: int) -> on.EndQuorumRequested:
     return on.EndQuorumRequested(ticket=1, epoch=epoch, leader_id=NodeId(node_id), successors=ranked, endpoints=())
 
 
-def test_a_leader_is_believed_and_fetched_from() -> None:
+def test_begin_quorum_makes_voter_follow_and_fetch() -> None:
     scene = Scene()
     scene.start()
     effects = scene.tell(begin(2, 4))
@@ -39,7 +39,7 @@ def test_a_leader_is_believed_and_fetched_from() -> None:
 
 
 @pytest.mark.proves("H6")
-def test_a_leader_of_an_older_epoch_is_told_the_later_one() -> None:
+def test_stale_leader_gets_the_later_epoch() -> None:
     scene = Scene(state=ElectionState(5))
     scene.start()
     answer = only(scene.tell(begin(2, 4)), do.RespondToQuorumEpoch)
@@ -54,7 +54,7 @@ def test_an_epoch_has_one_leader() -> None:
     assert scene.machine.leadership.leader_id == 2
 
 
-def test_a_leader_that_takes_us_for_another_voter_is_followed_but_told() -> None:
+def test_begin_quorum_for_other_voter_key_is_followed_with_error() -> None:
     scene = Scene()
     scene.start()
     assert only(scene.tell(begin(2, 4, disk=1)), do.RespondToQuorumEpoch).error is ErrorCode.INVALID_VOTER_KEY
@@ -146,7 +146,7 @@ def test_a_node_that_is_not_the_leader_may_vanish() -> None:
 
 
 @pytest.mark.proves("H6")
-def test_others_do_not_bring_back_a_leader_that_vanished_but_its_own_word_does() -> None:
+def test_only_the_leader_itself_revives_a_stopped_leader() -> None:
     scene = Scene()
     scene.fetched(scene.follow(2, 4))
     asked = every(scene.tell(on.PeerStopped(NodeId(2))), do.SendVote)
@@ -192,7 +192,7 @@ def test_a_leader_tells_voters_that_do_not_fetch_again_that_it_leads() -> None:
 # Starting
 
 
-def test_a_voter_that_starts_and_knows_no_leader_asks_soon() -> None:
+def test_starting_voter_without_leader_sends_pre_votes_soon() -> None:
     scene = Scene(state=ElectionState(4))
     scene.start()
     assert scene.machine.deadline_ms - scene.now_ms <= 100
@@ -229,7 +229,7 @@ def test_an_observer_does_not_follow_into_an_epoch_without_a_leader() -> None:
     assert scene.machine.deadline_ms - scene.now_ms == 100
 
 
-def test_a_node_that_is_no_voter_yet_gives_its_vote_when_it_is_asked() -> None:
+def test_node_grants_vote_before_it_knows_it_is_a_voter() -> None:
     scene = Scene(voter_set(2, 3))
     scene.start()
     assert scene.request_vote(2, 5).is_granted

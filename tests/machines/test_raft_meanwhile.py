@@ -101,7 +101,7 @@ def test_a_leader_that_slept_too_long_resigns_before_it_writes_its_voters_down()
     assert only(effects, do.RespondToVoterChange).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_newcomer_that_is_still_waited_for_when_the_leader_slept_too_long_is_refused_once() -> None:
+def test_add_voter_fails_once_when_stalled_leader_resigns() -> None:
     scene = settled()
     hear(scene, on.AddVoterRequested(ticket=105, voter=voter(5), timeout_ms=60_000))
     scene.now_ms += 4 * scene.settings.fetch_timeout_ms
@@ -186,7 +186,7 @@ def fetch_second_piece(scene: Scene) -> do.SendFetchSnapshot:
 
 
 @pytest.mark.proves("H6", part="snapshots")
-def test_a_piece_that_fails_twice_begins_the_snapshot_anew() -> None:
+def test_chunk_failing_twice_restarts_the_snapshot_download() -> None:
     scene = Scene()
     scene.tell(on.RequestFailed(fetch_second_piece(scene)))
     again = only(scene.wait(scene.settings.retry_backoff_ms), do.SendFetchSnapshot)
@@ -196,7 +196,7 @@ def test_a_piece_that_fails_twice_begins_the_snapshot_anew() -> None:
     assert only(scene.fetched(request, leadership=leads(2, 4), snapshot=SNAPSHOT), do.SendFetchSnapshot).position == 0
 
 
-def test_pieces_that_fail_now_and_then_are_asked_for_again_each() -> None:
+def test_each_failed_snapshot_chunk_is_retried() -> None:
     scene = Scene()
     request = fetch_second_piece(scene)
     for position in (110, 120, 130):

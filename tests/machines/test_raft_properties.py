@@ -103,7 +103,7 @@ def test_a_leader_that_resigns_is_replaced_at_once() -> None:
 
 
 @pytest.mark.proves("H7")
-def test_a_leader_that_is_cut_off_commits_nothing_and_a_majority_goes_on() -> None:
+def test_partitioned_leader_commits_nothing_while_majority_continues() -> None:
     cluster = settled(5)
     old = cluster.leader
     assert old is not None

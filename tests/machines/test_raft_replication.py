@@ -53,12 +53,12 @@ def test_a_replica_waits_until_there_is_more_than_it_knows() -> None:
 @pytest.mark.parametrize(
     ("epoch", "error"), [(2, ErrorCode.FENCED_LEADER_EPOCH), (4, ErrorCode.UNKNOWN_LEADER_EPOCH), (3, ErrorCode.NONE)]
 )
-def test_a_fetch_of_another_epoch_is_refused(epoch: int, error: ErrorCode) -> None:
+def test_fetch_of_another_epoch_is_rejected(epoch: int, error: ErrorCode) -> None:
     effects = elected().fetch(9, 4, 2, epoch=epoch)
     assert [each.error for each in every(effects, do.RespondToFetch)] == ([] if error is ErrorCode.NONE else [error])
 
 
-def test_who_does_not_lead_says_who_does() -> None:
+def test_non_leader_responds_with_the_leader() -> None:
     scene = Scene()
     scene.follow(2, 4)
     answer = only(scene.fetch(3, 0, 0), do.RespondToFetch)
@@ -66,7 +66,7 @@ def test_who_does_not_lead_says_who_does() -> None:
 
 
 @pytest.mark.parametrize(("offset", "last_epoch"), [(-1, 0), (0, -1), (4, 4)])
-def test_a_fetch_that_makes_no_sense_is_refused(offset: int, last_epoch: int) -> None:
+def test_fetch_that_makes_no_sense_is_rejected(offset: int, last_epoch: int) -> None:
     answer = only(elected().fetch(2, offset, last_epoch), do.RespondToFetch)
     assert answer.error is ErrorCode.INVALID_REQUEST
 
@@ -81,21 +81,19 @@ def test_a_fetch_that_makes_no_sense_is_refused(offset: int, last_epoch: int) ->
         (4, 0, OffsetAndEpoch(0, 0)),
     ],
 )
-def test_a_replica_with_other_records_is_told_where_they_begin(
-    offset: int, last_epoch: int, end: OffsetAndEpoch
-) -> None:
+def test_diverging_replica_gets_the_epoch_end(offset: int, last_epoch: int, end: OffsetAndEpoch) -> None:
     answer = only(elected().fetch(2, offset, last_epoch), do.RespondToFetch)
     assert (answer.error, answer.diverging) == (ErrorCode.NONE, end)
 
 
 @pytest.mark.proves("H6")
 @pytest.mark.parametrize(("offset", "last_epoch"), [(0, 0), (5, 3), (6, 2), (7, 2)])
-def test_a_replica_that_needs_what_is_gone_is_told_of_the_snapshot(offset: int, last_epoch: int) -> None:
+def test_replica_below_log_start_gets_the_snapshot_id(offset: int, last_epoch: int) -> None:
     answer = only(compacted().fetch(3, offset, last_epoch), do.RespondToFetch)
     assert answer.snapshot == OffsetAndEpoch(6, 3)
 
 
-def test_a_replica_at_the_end_of_the_snapshot_goes_on_from_there() -> None:
+def test_replica_at_the_end_of_the_snapshot_continues_from_there() -> None:
     assert only(compacted().fetch(3, 6, 3), do.ServeFetch).offset == 6
 
 
@@ -160,7 +158,7 @@ def test_a_voter_with_another_disk_does_not_count() -> None:
     assert not every(elected().fetch(2, 7, 3, replica=key(2, disk=1)), do.AdvanceHighWatermark)
 
 
-def test_a_replica_that_does_not_say_which_disk_it_has_is_no_voter() -> None:
+def test_replica_without_directory_id_is_not_a_voter() -> None:
     assert not every(elected().fetch(2, 7, 3, replica=ReplicaKey(NodeId(2))), do.AdvanceHighWatermark)
 
 
@@ -229,7 +227,7 @@ def test_the_high_watermark_of_a_follower_ends_with_its_log() -> None:
     assert only(effects, do.AdvanceHighWatermark).offset == 1
 
 
-def test_a_follower_hears_of_the_high_watermark_without_records() -> None:
+def test_follower_learns_high_watermark_without_records() -> None:
     scene = Scene(entries=OLD, state=ElectionState(2))
     effects = scene.fetched(scene.follow(3, 2), high_watermark=3)
     assert only(effects, do.AdvanceHighWatermark).offset == 3
@@ -256,7 +254,7 @@ def test_committed_records_are_never_cut_off() -> None:
         scene.fetched(request, diverging=OffsetAndEpoch(2, 1))
 
 
-def test_a_divergence_that_cuts_off_nothing_is_asked_for_again_later() -> None:
+def test_divergence_without_truncation_is_retried_later() -> None:
     scene = Scene(entries=OLD, state=ElectionState(2))
     effects = scene.fetched(scene.follow(3, 4), diverging=OffsetAndEpoch(9, 2))
     assert not every(effects, do.SendFetch)
@@ -264,7 +262,7 @@ def test_a_divergence_that_cuts_off_nothing_is_asked_for_again_later() -> None:
 
 
 @pytest.mark.proves("H5")
-def test_an_answer_to_a_fetch_that_was_given_up_is_not_appended() -> None:
+def test_response_to_abandoned_fetch_is_not_appended() -> None:
     scene = Scene()
     request = scene.follow(2, 1)
     scene.tell(on.RequestFailed(request))
@@ -273,14 +271,14 @@ def test_an_answer_to_a_fetch_that_was_given_up_is_not_appended() -> None:
     assert only(scene.fetched(again, Entry(1, "leader 2")), do.AppendFetched).request == again
 
 
-def test_an_answer_of_an_older_epoch_is_not_appended() -> None:
+def test_fetch_response_of_older_epoch_is_not_appended() -> None:
     scene = Scene()
     request = scene.follow(2, 1)
     scene.request_vote(3, 2)
     assert not every(scene.fetched(request, Entry(1, "leader 2")), do.AppendFetched)
 
 
-def test_an_answer_is_appended_once() -> None:
+def test_fetch_response_is_appended_once() -> None:
     scene = Scene()
     request = scene.follow(2, 1)
     scene.fetched(request, Entry(1, "leader 2"))
@@ -318,7 +316,7 @@ def test_failed_fetches_do_not_prolong_the_patience_with_the_leader() -> None:
     assert scene.now_ms == pytest.approx(1000 + scene.settings.fetch_timeout_ms)
 
 
-def test_a_leader_that_says_that_it_leads_no_more_is_not_waited_for() -> None:
+def test_resigned_leader_is_not_awaited() -> None:
     scene = Scene()
     request = scene.follow(2, 1)
     scene.fetched(request, error=ErrorCode.NOT_LEADER_OR_FOLLOWER, leadership=nobody(1))
@@ -326,7 +324,7 @@ def test_a_leader_that_says_that_it_leads_no_more_is_not_waited_for() -> None:
     assert scene.machine.deadline_ms - scene.now_ms <= 100
 
 
-def test_a_leader_of_a_later_epoch_is_followed_from_an_answer() -> None:
+def test_leader_of_later_epoch_in_response_is_followed() -> None:
     scene = Scene()
     request = scene.follow(2, 1)
     effects = scene.fetched(request, error=ErrorCode.FENCED_LEADER_EPOCH, leadership=leads(3, 5))
@@ -385,7 +383,7 @@ def test_the_voters_of_a_snapshot_replace_those_of_the_log() -> None:
     assert scene.machine.role is RoleName.OBSERVER
 
 
-def test_a_piece_that_did_not_come_is_asked_for_again() -> None:
+def test_failed_snapshot_chunk_is_fetched_again() -> None:
     scene = Scene()
     first = only(scene.fetched(scene.follow(2, 4), snapshot=OffsetAndEpoch(6, 3)), do.SendFetchSnapshot)
     second = only(scene.tell(chunk(first)), do.SendFetchSnapshot)
@@ -438,7 +436,7 @@ def test_a_node_starts_with_its_snapshot_committed() -> None:
 # Describing
 
 
-def test_the_leader_describes_how_far_everybody_is() -> None:
+def test_leader_describes_the_progress_of_all_replicas() -> None:
     scene = elected()
     scene.wait(10)
     scene.fetch(2, 7, 3)

@@ -49,7 +49,7 @@ def error_of(effects: list[Effect]) -> ErrorCode:
 
 
 @pytest.mark.proves("H6")
-def test_a_voter_is_added_when_it_has_caught_up_and_answered_when_that_is_committed() -> None:
+def test_voter_is_added_when_caught_up_and_acknowledged_when_committed() -> None:
     scene = settled()
     scene.fetch(4, 3, 1)
     effects = add(scene, voter(4))
@@ -98,7 +98,7 @@ def test_the_newcomer_with_another_disk_is_another_newcomer() -> None:
     assert not every(add(scene, voter(4)), do.AppendVoters)
 
 
-def test_a_change_may_be_answered_before_it_is_committed() -> None:
+def test_voter_change_may_be_acknowledged_before_commit() -> None:
     scene = settled()
     scene.fetch(4, 3, 1)
     effects = add(scene, voter(4), ack_when_committed=False)
@@ -119,7 +119,7 @@ def test_the_new_voters_count_from_the_moment_they_are_in_the_log() -> None:
     assert only(scene.fetch(3, 4, 1), do.AdvanceHighWatermark).offset == 4
 
 
-def test_a_new_voter_is_told_who_leads() -> None:
+def test_new_voter_gets_begin_quorum() -> None:
     scene = settled()
     scene.fetch(4, 3, 1)
     assert [each.to.node_id for each in every(add(scene, voter(4)), do.SendBeginQuorum)] == [4]
@@ -139,7 +139,7 @@ def test_a_node_that_votes_is_not_added_again(disk: int) -> None:
         replace(voter(4), node_id=NodeId(-1)),
     ],
 )
-def test_a_newcomer_says_which_disk_it_has_and_where_it_is_reached(newcomer: Voter) -> None:
+def test_new_voter_needs_directory_id_and_endpoint(newcomer: Voter) -> None:
     assert error_of(add(settled(), newcomer)) is ErrorCode.INVALID_REQUEST
 
 
@@ -164,7 +164,7 @@ def test_the_last_voter_is_not_removed() -> None:
 
 
 @pytest.mark.proves("H6")
-def test_a_leader_that_is_removed_goes_on_until_that_is_committed_and_then_resigns() -> None:
+def test_removed_leader_resigns_once_removal_is_committed() -> None:
     scene = settled()
     remove(scene, key(1))
     scene.sync()
@@ -234,7 +234,7 @@ def test_who_is_being_removed_lets_the_voters_stand_first() -> None:
     assert every(scene.wait(1), do.SendVote)
 
 
-def test_who_follows_and_is_removed_goes_on_as_an_observer() -> None:
+def test_removed_follower_continues_as_observer() -> None:
     scene = Scene()
     request = scene.follow(2, 1)
     scene.fetched(request, Entry(1, "leader 2"), Entry(1, "voters", voter_set(2, 3)), high_watermark=2)
@@ -266,7 +266,7 @@ def test_a_change_that_is_cut_off_the_log_never_was() -> None:
 # Updating
 
 
-def test_a_voter_that_moved_is_updated_and_answered_at_once() -> None:
+def test_voter_with_new_endpoint_is_updated_at_once() -> None:
     scene = settled()
     effects = update(scene, voter(2, port=9999))
     assert only(effects, do.AppendVoters).voters.endpoints_of(NodeId(2)) == voter(2, port=9999).endpoints
@@ -290,7 +290,7 @@ def test_an_update_that_changes_nothing_is_not_written() -> None:
         (replace(voter(2), endpoints=()), 1, ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_an_update_is_refused(updated: Voter, epoch: int, error: ErrorCode) -> None:
+def test_update_is_rejected(updated: Voter, epoch: int, error: ErrorCode) -> None:
     assert error_of(update(settled(), updated, epoch)) is error
 
 
@@ -371,7 +371,7 @@ def test_one_change_at_a_time_until_it_is_committed() -> None:
     assert every(remove(scene, key(3)), do.AppendVoters)
 
 
-def test_a_change_that_takes_too_long_is_told_so_and_still_stands_in_the_way() -> None:
+def test_timed_out_voter_change_still_blocks_others() -> None:
     scene = settled()
     remove(scene, key(3))
     scene.wait(2500)
@@ -388,7 +388,7 @@ def test_a_fixed_quorum_does_not_change() -> None:
     assert scene.machine.voters_at(1) is None
 
 
-def test_a_change_that_is_under_way_when_leadership_is_lost_is_answered() -> None:
+def test_pending_voter_change_fails_when_leadership_is_lost() -> None:
     scene = settled()
     add(scene, voter(4))
     answer = only(scene.tell(on.ResignRequested()), do.RespondToVoterChange)

@@ -84,7 +84,7 @@ def test_a_leader_that_knows_no_epoch_is_out_of_range() -> None:
 
 
 @pytest.mark.proves("H5")
-def test_only_the_answer_to_what_would_be_asked_now_is_expected() -> None:
+def test_only_the_response_to_the_current_position_is_expected() -> None:
     machine = follower(log_of(1, 1, 2))
     assert machine.expects(9, 3, 2)
     assert not machine.expects(8, 3, 2)
@@ -110,7 +110,7 @@ def test_the_log_begins_where_the_leaders_does_but_keeps_what_is_not_committed()
     assert machine.log_start_offset == 2
 
 
-def test_a_checkpoint_beyond_the_log_is_not_believed() -> None:
+def test_checkpoint_beyond_the_log_is_not_used() -> None:
     assert follower(log_of(1, 1), high_watermark=7).high_watermark == 2
 
 
@@ -126,7 +126,7 @@ def test_what_is_cut_is_not_committed_any_more() -> None:
 
 
 @pytest.mark.proves("H5")
-def test_a_follower_too_far_behind_begins_anew_where_its_leader_begins() -> None:
+def test_follower_below_leader_log_start_restarts_there() -> None:
     machine = follower(log_of(1, 1))
     assert machine.offset_out_of_range(10, 20) == RestartAt(10)
     assert (machine.high_watermark, machine.log_start_offset) == (10, 10)
@@ -144,7 +144,7 @@ def test_a_follower_whose_whole_log_is_beyond_its_leaders_takes_all_of_the_leade
     assert machine.high_watermark == 2
 
 
-def test_a_follower_that_is_in_range_after_all_just_asks_again() -> None:
+def test_follower_in_range_fetches_again() -> None:
     machine = follower(log_of(1, 1, 1))
     assert machine.offset_out_of_range(0, 3) is None
     assert machine.offset_out_of_range(3, 8) is None

@@ -73,7 +73,7 @@ def test_a_leader_that_is_alone_in_sync_commits_by_itself() -> None:
 
 
 @pytest.mark.proves("H2")
-def test_a_copy_that_is_not_on_disk_does_not_count_where_the_topic_asks_for_that() -> None:
+def test_unsynced_replica_does_not_count_with_flush_before_ack() -> None:
     machine = leader(isr=(1,), min_isr=1)
     machine.appended(10, 4, 0.0)
     assert machine.high_watermark == 4
@@ -135,13 +135,13 @@ def test_what_was_there_before_the_epoch_is_known_to_be_committed_only_when_all_
 # ── Who may fetch ──
 
 
-def test_a_broker_that_is_no_replica_is_refused() -> None:
+def test_broker_that_is_no_replica_is_rejected() -> None:
     with pytest.raises(NotLeaderOrFollower):
         leader().follower_fetched(4, 14, 0, 0.0)
 
 
 @pytest.mark.proves("H2")
-def test_a_fetch_of_an_earlier_life_of_the_broker_is_refused() -> None:
+def test_fetch_with_stale_broker_epoch_is_rejected() -> None:
     machine = leader()
     append(machine, 10)
     machine.follower_fetched(2, 20, 3, 0.0)
@@ -151,7 +151,7 @@ def test_a_fetch_of_an_earlier_life_of_the_broker_is_refused() -> None:
 
 
 @pytest.mark.proves("H5")
-def test_a_fetch_beyond_the_end_says_nothing() -> None:
+def test_fetch_beyond_the_log_end_is_no_progress() -> None:
     machine = leader()
     with pytest.raises(OffsetOutOfRange):
         fetch(machine, 2, 1)
@@ -201,7 +201,7 @@ def test_nothing_is_proposed_while_a_proposal_is_not_decided() -> None:
 
 
 @pytest.mark.proves("H1")
-def test_a_broker_that_is_fenced_or_was_registered_anew_is_not_proposed() -> None:
+def test_fenced_or_reregistered_broker_is_not_proposed() -> None:
     epochs = {1: 11, 2: 12}
     machine = leader(isr=(1, 2), broker_epochs=epochs)
     assert fetch(machine, 3, 0) is None
@@ -311,7 +311,7 @@ def test_a_proposal_that_was_out_of_date_counts_until_the_image_tells_more() -> 
     assert machine.high_watermark == 10
 
 
-def test_who_was_refused_counts_until_no_copy_of_the_proposal_can_be_accepted_any_more() -> None:
+def test_rejected_replica_counts_until_a_new_partition_epoch() -> None:
     machine = leader(isr=(1,), min_isr=1)
     proposal = fetch(machine, 2, 0)
     assert proposal is not None
@@ -324,7 +324,7 @@ def test_who_was_refused_counts_until_no_copy_of_the_proposal_can_be_accepted_an
     assert machine.high_watermark == 10
 
 
-def test_who_was_refused_counts_on_when_that_cannot_be_settled_at_once() -> None:
+def test_rejected_replica_counts_until_isr_is_reproposed() -> None:
     machine = leader(isr=(1, 3), min_isr=1)
     proposal = fetch(machine, 2, 0)
     assert proposal is not None
@@ -342,7 +342,7 @@ def test_who_was_refused_counts_on_when_that_cannot_be_settled_at_once() -> None
     assert machine.high_watermark == 10
 
 
-def test_a_leader_is_quiet_for_a_moment_after_a_refusal() -> None:
+def test_leader_backs_off_after_rejected_proposal() -> None:
     machine = leader(isr=(1,), min_isr=1)
     proposal = fetch(machine, 2, 0)
     assert proposal is not None
@@ -353,7 +353,7 @@ def test_a_leader_is_quiet_for_a_moment_after_a_refusal() -> None:
     assert fetch(machine, 2, 0, 100.0) is not None
 
 
-def test_a_shrink_that_was_refused_is_proposed_again_later() -> None:
+def test_rejected_isr_shrink_is_proposed_again() -> None:
     machine = leader()
     append(machine, 10)
     proposal = machine.ticked(LAG_MAX_MS + 1)
@@ -364,7 +364,7 @@ def test_a_shrink_that_was_refused_is_proposed_again_later() -> None:
 
 
 @pytest.mark.proves("H2")
-def test_an_answer_to_an_older_proposal_is_not_listened_to() -> None:
+def test_response_to_older_proposal_is_ignored() -> None:
     machine = leader(isr=(1,), min_isr=1)
     old = fetch(machine, 2, 0)
     assert old is not None

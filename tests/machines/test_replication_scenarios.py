@@ -59,7 +59,7 @@ def produce(cluster: Cluster, count: int = 3) -> None:
 
 
 @pytest.mark.proves("H2")
-def test_a_refused_proposal_of_which_a_copy_is_accepted_later_costs_nothing(cluster: Cluster) -> None:
+def test_rejected_proposal_with_accepted_duplicate_loses_no_records(cluster: Cluster) -> None:
     proposal = proposal_of_the_second(cluster)
     cluster.controller.fence(2)
     cluster.decide(proposal)  # refused: it is fenced
@@ -76,7 +76,7 @@ def test_a_refused_proposal_of_which_a_copy_is_accepted_later_costs_nothing(clus
 
 
 @pytest.mark.proves("H2")
-def test_a_proposal_that_was_accepted_unheard_and_then_found_out_of_date_costs_nothing(cluster: Cluster) -> None:
+def test_accepted_proposal_with_lost_response_loses_no_records(cluster: Cluster) -> None:
     proposal = proposal_of_the_second(cluster)
     cluster.decide(proposal)
     cluster.decisions.clear()  # this answer never comes
@@ -91,7 +91,7 @@ def test_a_proposal_that_was_accepted_unheard_and_then_found_out_of_date_costs_n
 
 
 @pytest.mark.proves("H2")
-def test_a_proposal_that_was_accepted_unheard_is_counted(cluster: Cluster) -> None:
+def test_accepted_proposal_with_lost_response_counts(cluster: Cluster) -> None:
     proposal = proposal_of_the_second(cluster)
     cluster.decide(proposal)
     cluster.decisions[0] = cluster.decisions[0]._replace(answer=None)

@@ -93,7 +93,7 @@ ASK: list[Callable[[Scene, ProducerIdentity], object]] = [
 
 
 @pytest.mark.parametrize("ask", ASK)
-def test_only_the_current_producer_is_heard(scene: Scene, ask: Callable[[Scene, ProducerIdentity], object]) -> None:
+def test_only_the_current_producer_is_accepted(scene: Scene, ask: Callable[[Scene, ProducerIdentity], object]) -> None:
     current = scene.init(scene.init())
     scene.add(current, ONE)
     for epoch in (current.epoch - 1, current.epoch + 1):
@@ -105,7 +105,7 @@ def test_only_the_current_producer_is_heard(scene: Scene, ask: Callable[[Scene, 
 
 
 @pytest.mark.parametrize("ask", ASK)
-def test_nobody_is_heard_of_whom_nothing_is_known(
+def test_heartbeat_of_unknown_broker_is_rejected(
     scene: Scene, ask: Callable[[Scene, ProducerIdentity], object]
 ) -> None:
     with pytest.raises(InvalidProducerIdMapping):
@@ -119,7 +119,7 @@ def test_an_empty_transactional_id_has_no_transactions(scene: Scene) -> None:
         scene.end(ProducerIdentity(SEVEN, 0), is_commit=True, name="")
 
 
-def test_it_is_told_which_partitions_are_in_the_open_transaction(scene: Scene) -> None:
+def test_verification_returns_partitions_of_the_open_transaction(scene: Scene) -> None:
     producer = scene.init()
     scene.add(producer, ONE)
     verified = scene.machine.verify_partitions(NAME, producer, [ONE, TWO])
@@ -136,7 +136,7 @@ def test_it_is_told_which_partitions_are_in_the_open_transaction(scene: Scene) -
 
 @VERSIONS
 @OUTCOMES
-def test_the_end_is_told_to_every_partition_and_then_complete(scene: Scene, version: int, is_commit: bool) -> None:
+def test_markers_go_to_every_partition_then_end_is_complete(scene: Scene, version: int, is_commit: bool) -> None:
     producer = scene.init()
     scene.add(producer, ONE, OTHER, version=version)
     after = scene.end(producer, is_commit=is_commit, version=version)
@@ -151,7 +151,7 @@ def test_the_end_is_told_to_every_partition_and_then_complete(scene: Scene, vers
 
 
 @OUTCOMES
-def test_in_version_1_the_producer_stays_who_it_is(scene: Scene, is_commit: bool) -> None:
+def test_version_1_keeps_the_producer_identity(scene: Scene, is_commit: bool) -> None:
     producer = scene.init()
     assert scene.done(producer=producer, is_commit=is_commit, version=V1) == producer
 
@@ -166,9 +166,7 @@ def test_in_version_2_every_end_raises_the_epoch(scene: Scene, is_commit: bool) 
 
 @VERSIONS
 @OUTCOMES
-def test_the_same_end_again_waits_for_the_first_and_is_answered_as_it_was(
-    scene: Scene, version: int, is_commit: bool
-) -> None:
+def test_retried_end_waits_and_gets_the_same_response(scene: Scene, version: int, is_commit: bool) -> None:
     producer = scene.init()
     scene.add(producer, ONE, version=version)
     after = scene.end(producer, is_commit=is_commit, version=version)
@@ -310,6 +308,6 @@ def test_in_version_1_the_last_epoch_can_be_used_again_and_again(scene: Scene) -
 
 
 @pytest.mark.parametrize("state", [TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE])
-def test_a_state_that_nobody_writes_is_not_believed(scene: Scene, state: TransactionState) -> None:
+def test_state_that_is_never_written_is_rejected(scene: Scene, state: TransactionState) -> None:
     with pytest.raises(ValueError, match="invalid state"):
         scene.put(Transaction(SEVEN, 0, TIMEOUT_MS, state))

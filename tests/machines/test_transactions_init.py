@@ -49,12 +49,12 @@ def test_the_timeout_is_the_one_of_the_last_request(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
-def test_a_timeout_that_is_too_long_or_none_is_refused(scene: Scene, timeout_ms: int) -> None:
+def test_transaction_timeout_out_of_range_is_rejected(scene: Scene, timeout_ms: int) -> None:
     with pytest.raises(InvalidTransactionTimeout):
         scene.init(timeout_ms=timeout_ms)
 
 
-def test_an_empty_transactional_id_is_refused(scene: Scene) -> None:
+def test_empty_transactional_id_is_rejected(scene: Scene) -> None:
     with pytest.raises(InvalidRequest):
         scene.init(name="")
 
@@ -92,7 +92,7 @@ def test_an_open_transaction_is_aborted_before_a_new_producer_begins(scene: Scen
 
 
 @VERSIONS
-def test_whoever_was_replaced_can_do_nothing_any_more(scene: Scene, version: int) -> None:
+def test_replaced_producer_is_rejected_everywhere(scene: Scene, version: int) -> None:
     zombie = scene.init()
     scene.add(zombie, ONE, version=version)
     with pytest.raises(ConcurrentTransactions):
@@ -120,7 +120,7 @@ def test_waiting_for_the_abort_raises_the_epoch_no_further(scene: Scene) -> None
 # Going on after an error (KIP-360)
 
 
-def test_a_producer_that_goes_on_gets_the_next_epoch(scene: Scene) -> None:
+def test_producer_that_continues_gets_the_next_epoch(scene: Scene) -> None:
     first = scene.init()
     assert scene.init(first) == (1, 1)
 
@@ -131,24 +131,24 @@ def test_the_same_request_again_gets_the_same_epoch(scene: Scene) -> None:
     assert scene.init(first) == second
 
 
-def test_a_producer_that_was_replaced_does_not_go_on(scene: Scene) -> None:
+def test_replaced_producer_is_fenced(scene: Scene) -> None:
     first = scene.init()
     scene.init()
     with pytest.raises(ProducerFenced):
         scene.init(first)
 
 
-def test_a_producer_with_an_id_of_somebody_else_does_not_go_on(scene: Scene) -> None:
+def test_producer_with_foreign_producer_id_is_fenced(scene: Scene) -> None:
     scene.init()
     with pytest.raises(ProducerFenced):
         scene.init(ProducerIdentity(ProducerId(99), 0))
 
 
-def test_a_producer_whose_id_was_forgotten_begins_anew(scene: Scene) -> None:
+def test_producer_whose_id_was_forgotten_restarts(scene: Scene) -> None:
     assert scene.init(ProducerIdentity(ProducerId(99), 5)) == (1, 0)
 
 
-def test_a_producer_with_an_open_transaction_goes_on_once_it_is_aborted(scene: Scene) -> None:
+def test_producer_with_an_open_transaction_continues_once_it_is_aborted(scene: Scene) -> None:
     first = scene.init()
     scene.add(first, ONE)
     with pytest.raises(ConcurrentTransactions):
@@ -157,7 +157,7 @@ def test_a_producer_with_an_open_transaction_goes_on_once_it_is_aborted(scene: S
     assert scene.init(first) == (1, 1)
 
 
-def test_a_late_copy_of_a_request_to_go_on_does_not_abort_the_transaction_begun_since(scene: Scene) -> None:
+def test_late_duplicate_init_does_not_abort_a_newer_transaction(scene: Scene) -> None:
     first = scene.init()
     second = scene.init(first)
     scene.add(second, ONE)
@@ -166,7 +166,7 @@ def test_a_late_copy_of_a_request_to_go_on_does_not_abort_the_transaction_begun_
     assert scene.state() is TransactionState.ONGOING
 
 
-def test_a_producer_of_version_2_goes_on_after_a_failover_too(scene: Scene) -> None:
+def test_producer_of_version_2_continues_after_a_failover_too(scene: Scene) -> None:
     first = scene.init()
     scene.add(first, ONE)
     with pytest.raises(ConcurrentTransactions):
@@ -177,7 +177,7 @@ def test_a_producer_of_version_2_goes_on_after_a_failover_too(scene: Scene) -> N
     assert scene.init(first) == (1, 1)
 
 
-def test_a_producer_that_was_replaced_does_not_go_on_after_a_failover_either(scene: Scene) -> None:
+def test_replaced_producer_is_fenced_after_failover(scene: Scene) -> None:
     first = scene.init()
     scene.add(first, ONE)
     with pytest.raises(ConcurrentTransactions):
@@ -203,7 +203,7 @@ def test_after_the_last_epoch_there_is_another_producer_id(scene: Scene, epoch: 
     assert scene.transaction().previous_producer_id == SEVEN
 
 
-def test_a_producer_that_goes_on_after_the_last_epoch_is_known_by_its_old_id(scene: Scene) -> None:
+def test_producer_that_continues_after_the_last_epoch_is_known_by_its_old_id(scene: Scene) -> None:
     last = scene.put(settled(EPOCH_EXHAUSTED))
     assert scene.init(last) == (1, 0)
     assert scene.init(last) == (1, 0), "asked again because the answer was lost"
@@ -211,7 +211,7 @@ def test_a_producer_that_goes_on_after_the_last_epoch_is_known_by_its_old_id(sce
         scene.init(ProducerIdentity(SEVEN, EPOCH_EXHAUSTED - 1))
 
 
-def test_a_producer_whose_last_epoch_ended_goes_on_after_a_failover_too(scene: Scene) -> None:
+def test_producer_whose_last_epoch_ended_continues_after_a_failover_too(scene: Scene) -> None:
     last = scene.put(settled(EPOCH_EXHAUSTED))
     scene.done(producer=last)
     scene.fail_over()
@@ -231,7 +231,7 @@ def test_a_transaction_under_the_last_epoch_can_still_be_fenced(scene: Scene) ->
         scene.init(zombie)
 
 
-def test_the_last_epoch_that_a_timeout_took_is_given_to_nobody(scene: Scene) -> None:
+def test_last_epoch_used_by_a_timeout_is_never_assigned(scene: Scene) -> None:
     last = scene.put(settled(EPOCH_EXHAUSTED))
     scene.add(last, ONE)
     scene.pass_time(2 * TIMEOUT_MS)
@@ -243,7 +243,7 @@ def test_the_last_epoch_that_a_timeout_took_is_given_to_nobody(scene: Scene) -> 
     assert scene.abort(last) == (1, 0)
 
 
-def test_a_producer_goes_on_under_another_id_after_a_timeout_took_the_last_epoch(scene: Scene) -> None:
+def test_producer_continues_under_another_id_after_a_timeout_took_the_last_epoch(scene: Scene) -> None:
     last = scene.put(settled(EPOCH_EXHAUSTED))
     scene.add(last, ONE)
     scene.pass_time(2 * TIMEOUT_MS)

@@ -185,7 +185,7 @@ def test_more_keys_than_fit_into_memory_are_cleaned_in_several_rounds() -> None:
     assert len(bench.records()) <= 200
 
 
-def test_long_keys_are_told_apart() -> None:
+def test_long_keys_are_distinguished() -> None:
     bench = CompactedBench(segment_bytes=64 * KiB)
     keys = [b"x" * 100 + b"%d" % number for number in range(50)] + [b"s" * 32, b"s" * 33]
     for value in (b"1", b"2"):

@@ -85,7 +85,7 @@ def test_a_producer_snapshot_has_version_checksum_and_one_entry_per_producer() -
 
 
 @pytest.mark.parametrize("damage", [b"", b"\0\1", pack(">hIi", 2, crc32c(bytes(4)), 0), pack(">hIi", 1, 5, 0)])
-def test_a_snapshot_that_is_none_is_refused(damage: bytes) -> None:
+def test_invalid_snapshot_is_rejected(damage: bytes) -> None:
     with pytest.raises(producer_snapshots.CorruptSnapshot):
         producer_snapshots.decode(damage)
 
@@ -103,7 +103,7 @@ def test_offset_checkpoints_are_text() -> None:
 @pytest.mark.parametrize(
     "damage", [b"", b"0", b"1\n0\n", b"0\n2\na 0 5\n", b"0\n1\na 0\n", b"0\n1\na b c\n", b"\xff\xfe", b"0\nx\n"]
 )
-def test_a_broken_checkpoint_is_refused(damage: bytes) -> None:
+def test_broken_checkpoint_is_rejected(damage: bytes) -> None:
     disk = SimulatedDisk().mount()
     disk.open("/checkpoint", create=True).pwrite(damage, 0)
     with pytest.raises(CorruptCheckpoint):

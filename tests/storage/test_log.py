@@ -109,7 +109,7 @@ def test_a_read_at_the_tail_stops_below_the_offset_it_is_limited_to() -> None:
         assert [header.base_offset for header in headers] == list(range(6, until - 1, 2))
 
 
-def test_an_append_of_a_leader_epoch_that_has_passed_is_refused() -> None:
+def test_append_with_fenced_leader_epoch_is_rejected() -> None:
     bench = Bench()
     bench.append(b"a", epoch=4)
     with pytest.raises(FencedLeaderEpoch):
@@ -117,7 +117,7 @@ def test_an_append_of_a_leader_epoch_that_has_passed_is_refused() -> None:
     assert bench.append(b"c", epoch=4).base_offset == 1
 
 
-def test_reading_outside_the_log_is_refused_and_at_its_end_gives_nothing() -> None:
+def test_reading_outside_the_log_is_rejected_and_at_its_end_gives_nothing() -> None:
     bench = Bench()
     bench.append(b"a")
     assert bench.log.read(1, 100) is None
@@ -162,7 +162,7 @@ def test_a_segment_rolls_when_its_index_is_full() -> None:
     assert all(len(bench.file(name)) <= 40 for name in bench.names() if name.endswith("index"))
 
 
-def test_a_batch_larger_than_a_segment_is_refused() -> None:
+def test_batch_larger_than_a_segment_is_rejected() -> None:
     bench = Bench(segment_bytes=1 * KiB)
     with pytest.raises(RecordListTooLarge):
         bench.append(b"x" * 2000)
@@ -182,7 +182,7 @@ def test_a_batch_larger_than_a_segment_is_taken_from_a_leader_that_has_it() -> N
     assert follower.values() == leader.values()
 
 
-def test_log_append_time_stamps_the_batch_and_is_answered() -> None:
+def test_log_append_time_stamps_the_batch_and_is_returned() -> None:
     bench = Bench(message_timestamp_type="LogAppendTime")
     appended = bench.append(b"a", timestamp=5)
     assert appended.log_append_time_ms == NOW_MS

@@ -176,5 +176,5 @@ class Life:
 @pytest.mark.proves("S1")
 @pytest.mark.proves("S8")
 @pytest.mark.parametrize("seed", range(60))
-def test_a_random_life_of_a_log_is_as_the_model_says(seed: int) -> None:
+def test_random_operations_on_log_match_the_model(seed: int) -> None:
     Life(seed).run()

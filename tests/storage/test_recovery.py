@@ -76,7 +76,7 @@ def test_a_flipped_bit_in_the_last_batch_counts_as_a_torn_tail() -> None:
 
 @pytest.mark.proves("S8")
 @pytest.mark.parametrize("place", [3, 10, 16, 30, 100])
-def test_damage_before_whole_batches_is_refused_and_nothing_is_cut(place: int) -> None:
+def test_damage_before_whole_batches_is_rejected_and_nothing_is_cut(place: int) -> None:
     bench = filled(10, segment_bytes=1 << 20)
     position = len(bench.file(ACTIVE)) // 10 * 4 + place
     bench.disk.crash()
@@ -90,7 +90,7 @@ def test_damage_before_whole_batches_is_refused_and_nothing_is_cut(place: int) -
 
 
 @pytest.mark.proves("S8")
-def test_damage_below_the_recovery_point_is_refused_even_at_the_end() -> None:
+def test_damage_below_the_recovery_point_is_rejected_even_at_the_end() -> None:
     bench = filled(10, segment_bytes=1 << 20)
     bench.log.flush(NOW_MS)
     assert bench.log.recovery_point == 10
@@ -198,7 +198,7 @@ def test_a_log_that_is_not_as_a_clean_stop_leaves_it_is_scanned_after_all() -> N
 @pytest.mark.proves("S3")
 @pytest.mark.parametrize("damage", ["removed", "emptied", "cut", "zeroed", "flipped"])
 @pytest.mark.parametrize("number", [0, -1])
-def test_a_damaged_index_is_noticed_and_made_anew(damage: str, number: int) -> None:
+def test_damaged_index_is_noticed_and_rebuilt(damage: str, number: int) -> None:
     bench = filled(60)
     expected, base = bench.values(), bench.log.segment_base_offsets[number]
     bench.log.close(NOW_MS)
@@ -294,7 +294,7 @@ def test_open_and_aborted_transactions_survive_a_stop(is_clean: bool) -> None:
     assert bench.log.producers.by_id[1].coordinator_epoch == 3
 
 
-def test_a_broken_transaction_index_is_made_anew() -> None:
+def test_broken_transaction_index_is_rebuilt() -> None:
     bench = Bench(segment_bytes=1 * KiB)
     for number in range(10):
         bench.append(b"a" * 100, producer_id=1, producer_epoch=0, base_sequence=number, is_transactional=True)
@@ -345,7 +345,7 @@ def test_after_a_power_loss_a_batch_of_an_older_epoch_is_a_ghost_and_is_cut() ->
     assert bench.values() == [b"a", b"b"]
 
 
-def test_a_snapshot_from_before_the_first_batch_is_not_believed() -> None:
+def test_snapshot_from_before_the_first_batch_is_not_used() -> None:
     bench = Bench(segment_bytes=1 * KiB)
     for sequence in range(12):
         bench.append(b"x" * 200, producer_id=7, producer_epoch=0, base_sequence=sequence)
@@ -360,7 +360,7 @@ def test_a_snapshot_from_before_the_first_batch_is_not_believed() -> None:
     assert bench.log.producers.by_id == {}
 
 
-def test_a_log_that_ends_before_it_starts_is_begun_anew() -> None:
+def test_log_that_ends_before_it_starts_restarts() -> None:
     bench = filled(10)
     bench.log.close(NOW_MS)
     bench.open(is_clean=True, log_start_offset=50)

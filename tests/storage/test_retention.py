@@ -116,7 +116,7 @@ def test_a_wrong_time_index_does_not_delete_young_records() -> None:
 
 
 @pytest.mark.proves("S4", part="by age")
-def test_a_segment_that_the_disk_refuses_to_let_go_stays_whole_and_goes_later() -> None:
+def test_segment_that_the_disk_cannot_remove_stays_whole_and_goes_later() -> None:
     bench = spread(retention_ms=3 * HOUR_MS)
     bench.disk.fail("rename", errno.EIO, path=".log")
     with pytest.raises(OSError, match="Input/output error"):

@@ -197,7 +197,7 @@ def test_a_full_disk_stops_appends_and_keeps_reads_until_there_is_room() -> None
 
 
 @pytest.mark.proves("S6")
-def test_batches_that_a_full_disk_refused_together_are_forgotten_without_any_room() -> None:
+def test_buffered_batches_are_discarded_on_a_full_disk() -> None:
     bench = Bench(index_interval_bytes=100)
     for number in range(10):
         bench.append(b"." * 100, producer_id=1, producer_epoch=0, base_sequence=number)
@@ -242,7 +242,7 @@ def test_a_roll_that_finds_the_disk_full_leaves_nothing_in_the_way() -> None:
 
 @pytest.mark.proves("S6")
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
-def test_after_a_roll_that_failed_the_old_segment_goes_on_and_nothing_is_hidden(suffix: str) -> None:
+def test_after_a_roll_that_failed_the_old_segment_continues_and_nothing_is_hidden(suffix: str) -> None:
     bench = Bench(segment_bytes=1 * KiB)
     for number in range(3):
         bench.append(b"%d" % number * 200)

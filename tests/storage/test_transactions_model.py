@@ -169,5 +169,5 @@ class Life:
 
 @pytest.mark.proves("C7")
 @pytest.mark.parametrize("seed", range(12))
-def test_what_is_stable_and_what_was_aborted_is_what_the_log_says(seed: int) -> None:
+def test_stable_offset_and_aborted_transactions_match_the_log(seed: int) -> None:
     Life(seed).run()

@@ -131,7 +131,7 @@ def test_truncating_below_the_first_segment_empties_the_log() -> None:
     assert bench.append(b"x").base_offset == 0
 
 
-def test_a_log_may_begin_anew_at_any_offset() -> None:
+def test_log_may_restart_at_any_offset() -> None:
     bench = filled()
     bench.log.truncate_fully_and_start_at(1000)
     assert (bench.log.start_offset, bench.log.end_offset, bench.log.recovery_point) == (1000, 1000, 1000)
@@ -207,7 +207,7 @@ def test_an_aborted_transaction_above_the_cut_is_forgotten() -> None:
 
 
 @pytest.mark.proves("H5", part="truncation")
-def test_a_log_that_the_disk_refuses_to_cut_is_as_it_was_and_is_cut_later() -> None:
+def test_failed_truncation_leaves_the_log_and_can_be_retried() -> None:
     bench = filled()
     bench.disk.fail("rename", errno.ENOSPC)
     with pytest.raises(OSError, match="No space left"):
@@ -220,7 +220,7 @@ def test_a_log_that_the_disk_refuses_to_cut_is_as_it_was_and_is_cut_later() -> N
 
 
 @pytest.mark.proves("H5", part="truncation")
-def test_a_log_that_cannot_begin_anew_is_as_it_was_and_begins_anew_later() -> None:
+def test_failed_restart_leaves_the_log_and_can_be_retried() -> None:
     bench = filled()
     bench.disk.fail("create", errno.ENOSPC)
     with pytest.raises(OSError, match="No space left"):
@@ -237,7 +237,7 @@ def test_a_log_that_cannot_begin_anew_is_as_it_was_and_begins_anew_later() -> No
 @pytest.mark.proves("H5", part="truncation")
 @pytest.mark.parametrize("offset", [0, 100])
 @pytest.mark.parametrize("operation", ["unlink", "rename"])
-def test_a_log_begins_anew_though_the_disk_does_not_let_go_of_the_old_one(operation: str, offset: int) -> None:
+def test_log_restarts_even_if_old_files_cannot_be_removed(operation: str, offset: int) -> None:
     bench = filled()
     bench.disk.fail(operation, errno.EIO)
     with suppress(OSError):
@@ -251,7 +251,7 @@ def test_a_log_begins_anew_though_the_disk_does_not_let_go_of_the_old_one(operat
     assert bench.log.segment_base_offsets == [offset]
 
 
-def test_a_crash_while_a_log_begins_anew_leaves_the_old_one_or_the_new_one() -> None:
+def test_crash_while_a_log_restarts_leaves_the_old_one_or_the_new_one() -> None:
     points = filled().disk.points
     for number in range(points + 1, points + 60):
         bench = filled()

@@ -207,9 +207,8 @@ class Log(ReadableLog):
             self.fail(f"rollback of a failed write failed: {error}")
 
     def append_as_follower(self, batches: Buffer, now_ms: int, epoch_max: int = ANY_EPOCH) -> int:
-        """Append batches with offsets, as a follower or a restore does. Returns the new end offset; raises
-        `CorruptMessage` at a batch that is corrupt, out of order or of a later epoch, after appending those before
-        it."""
+        """Append batches with offsets, as a follower does; return the new end offset. `CorruptMessage` at one that is
+        corrupt, out of order or of a later epoch, after appending those before it."""
         self._check_writable()
         self.write_buffered()
         self.producers.now_ms = now_ms

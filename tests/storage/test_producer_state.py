@@ -89,7 +89,7 @@ def test_the_last_five_batches_are_known_though_a_segment_began_after_them(how: 
     assert not send(bench, 9).is_duplicate
 
 
-def test_a_gap_in_the_sequence_is_refused() -> None:
+def test_gap_in_the_sequence_is_rejected() -> None:
     bench = Bench()
     send(bench, 0)
     with pytest.raises(OutOfOrderSequence):
@@ -125,7 +125,7 @@ def test_a_new_epoch_begins_with_zero_and_fences_the_old_one() -> None:
     assert send(bench, 1, epoch=1).base_offset == 2
 
 
-def test_a_refused_batch_changes_nothing() -> None:
+def test_rejected_batch_changes_nothing() -> None:
     bench = Bench()
     send(bench, 0)
     bench.disk.fail("pwrite", path=".log")
@@ -190,14 +190,14 @@ def test_transactions_that_overlap_end_one_by_one() -> None:
     assert bench.log.aborted_transactions(0, 1) == []
 
 
-def test_a_plain_batch_inside_of_a_transaction_is_refused() -> None:
+def test_non_transactional_batch_in_open_transaction_is_rejected() -> None:
     bench = Bench()
     send(bench, 0, is_transactional=True)
     with pytest.raises(InvalidTxnState):
         send(bench, 1)
 
 
-def test_a_marker_of_an_old_epoch_is_refused_and_one_of_a_new_epoch_begins_it() -> None:
+def test_marker_of_an_old_epoch_is_rejected_and_one_of_a_new_epoch_begins_it() -> None:
     bench = Bench()
     send(bench, 0, epoch=3, is_transactional=True)
     with pytest.raises(InvalidProducerEpoch):

@@ -62,7 +62,7 @@ def admit(producers: Producers, sequence: int = 0, *, epoch: int = 0) -> None:
 
 
 class TestWhoMayBegin:
-    def test_nobody_before_the_coordinator_was_heard(self) -> None:
+    def test_transaction_needs_verification_by_the_coordinator(self) -> None:
         producers = Producers()
         with pytest.raises(InvalidTxnState):
             producers.check_verified(header(0))
@@ -75,7 +75,7 @@ class TestWhoMayBegin:
             producers.check_verified(header(0, epoch=1))
 
     @pytest.mark.proves("P3")
-    def test_a_marker_between_question_and_answer_withdraws_what_is_answered(self) -> None:
+    def test_marker_during_verification_invalidates_it(self) -> None:
         bench = Bench()
         producers = bench.log.producers
         asked = producers.verifications.seek(P, 0, 0, now_ms=0)
@@ -88,7 +88,7 @@ class TestWhoMayBegin:
         assert producers.verifications.complete(P, another)
         producers.check_verified(header(0))
 
-    def test_an_open_transaction_needs_no_other_word_and_leaves_none_behind(self) -> None:
+    def test_open_transaction_needs_no_verification_and_leaves_no_entry(self) -> None:
         bench = Bench()
         producers = bench.log.producers
         admit(producers)
@@ -109,7 +109,7 @@ class TestWhoMayBegin:
             producers.check_verified(header(4))
         producers.check_verified(header(3))
 
-    def test_what_was_refused_is_forgotten_but_not_what_waits_in_another_question(self) -> None:
+    def test_rejected_verification_is_discarded_but_not_a_newer_one(self) -> None:
         producers = Producers()
         refused = producers.verifications.seek(P, 0, 3, now_ms=0)
         producers.verifications.reject(P, refused)
@@ -126,7 +126,7 @@ class TestWhoMayBegin:
         assert producers.verifications.complete(P, successor)
         assert producers.verifications.seek(P, 2, 0, now_ms=0) is not successor
 
-    def test_an_old_epoch_is_told_so(self) -> None:
+    def test_old_epoch_gets_fenced_error(self) -> None:
         bench = Bench()
         send(bench, 0, epoch=2)
         with pytest.raises(InvalidProducerEpoch):
@@ -169,7 +169,7 @@ class TestMarkers:
         assert producers.check_end(P, 2, 0, 2)
 
     @pytest.mark.parametrize("stop", ["restart", "kill"])
-    def test_a_former_coordinator_is_refused_and_so_after_a_restart(self, stop: str) -> None:
+    def test_marker_of_former_coordinator_is_rejected_also_after_restart(self, stop: str) -> None:
         bench = Bench()
         send(bench, 0)
         mark(bench, is_commit=True, coordinator_epoch=3)
@@ -218,7 +218,7 @@ def test_aborted_transactions_are_found_again_when_index_files_are_lost_after_a_
 
 @pytest.mark.proves("C7")
 @pytest.mark.parametrize("segment_bytes", [1 << 20, 4096])
-def test_a_reader_is_told_of_those_that_were_aborted_in_what_it_reads_and_of_few_others(segment_bytes: int) -> None:
+def test_fetch_returns_aborted_transactions_of_its_range(segment_bytes: int) -> None:
     bench = Bench(segment_bytes=segment_bytes, index_interval_bytes=512)
     for number in range(200):
         send(bench, number // 2, producer_id=number % 2)

@@ -70,7 +70,7 @@ def test_what_was_flushed_survives_a_power_loss() -> None:
         assert [record.offset for record in bench.records()][:20] == list(range(20))
 
 
-def test_closing_a_log_that_nobody_wrote_to_writes_nothing() -> None:
+def test_closing_an_unwritten_log_writes_nothing() -> None:
     bench = Bench()
     bench.append(b"a")
     bench.restart()

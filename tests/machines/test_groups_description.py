@@ -55,7 +55,7 @@ class TestListing:
 
 
 class TestDescribing:
-    def test_a_stable_group_shows_what_its_members_say_and_have(self) -> None:
+    def test_stable_group_shows_what_its_members_say_and_have(self) -> None:
         scene = Scene()
         leader, follower = scene.settle("one", "two")
         group = scene.machine.describe_group("g", api_version=6)
@@ -66,7 +66,7 @@ class TestDescribing:
         assert (first.client_id, first.client_host) == ("client", "/10.0.0.1")
         assert (second.member_metadata, second.member_assignment) == (b"r", follower.encode())
 
-    def test_a_group_that_rebalances_shows_who_is_there(self) -> None:
+    def test_rebalancing_group_describes_its_members(self) -> None:
         scene = Scene()
         leader, _ = scene.settle(None, None)
         scene.send_join(leader)
@@ -121,14 +121,14 @@ class TestDeleting:
         assert list(scene.machine.state.offsets) == ["h"]
         assert not scene.machine.state.classic
 
-    def test_ends_the_wait_for_whoever_was_given_an_id(self) -> None:
+    def test_ends_the_wait_for_pending_members(self) -> None:
         scene = Scene()
         member_id = scene.new_id()
         scene.delete_group()
         assert scene.error(scene.send_join(member_id)) == ErrorCode.UNKNOWN_MEMBER_ID
         scene.pass_time(60_000)
 
-    def test_lets_a_group_of_the_same_id_begin_anew(self) -> None:
+    def test_allows_a_new_group_of_the_same_id(self) -> None:
         scene = Scene()
         (member_id,) = scene.settle()
         scene.leave((member_id, None))
@@ -137,7 +137,7 @@ class TestDeleting:
         assert scene.machine.state.classic["g"].generation == 1
 
 
-def test_an_event_that_nobody_waits_for_is_a_bug() -> None:
+def test_unknown_timer_event_is_a_bug() -> None:
     scene = Scene()
     with pytest.raises(AssertionError, match="unknown timer"):
         scene.machine.decide_timed_out("what", 0.0)

@@ -81,7 +81,7 @@ def test_every_log_gives_the_records_it_was_given(golden: Path, is_clean: bool, 
     folder.close()
 
 
-def test_a_broker_starts_on_it_and_goes_on(golden: Path) -> None:
+def test_broker_starts_on_golden_log_dir_and_continues(golden: Path) -> None:
     settings = {"moldau.metrics.listener": "", "auto.create.topics.enable": "false"}
     with Broker(data=golden / "data", settings=settings) as broker:
         for topic, rows in expected(golden).items():

@@ -58,7 +58,7 @@ def propose(scene: Scene, proposal: IsrProposal, leader: int = 1) -> IsrResult:
     return outcome
 
 
-def test_an_isr_shrinks_and_grows_and_the_leader_hears_how_it_is_now(scene: Scene) -> None:
+def test_isr_change_returns_the_new_partition_state(scene: Scene) -> None:
     outcome = propose(scene, proposal(scene, [1, 3]))
     assert outcome.partition == partition(scene)
     assert (partition(scene).isr, partition(scene).partition_epoch, partition(scene).leader_epoch) == ((1, 3), 1, 0)
@@ -69,7 +69,7 @@ def test_an_isr_shrinks_and_grows_and_the_leader_hears_how_it_is_now(scene: Scen
 
 
 @pytest.mark.proves("H5")
-def test_whoever_proposes_what_is_the_case_knows_that_nothing_older_comes_after_it(scene: Scene) -> None:
+def test_proposing_current_isr_invalidates_older_proposals(scene: Scene) -> None:
     late = proposal(scene, [1, 2])
     outcome = propose(scene, proposal(scene, [1, 2, 3]))
     assert (outcome.error, outcome.partition) == (ErrorCode.NONE, partition(scene))
@@ -78,7 +78,7 @@ def test_whoever_proposes_what_is_the_case_knows_that_nothing_older_comes_after_
 
 
 @pytest.mark.proves("H5")
-def test_a_proposal_from_another_state_is_refused(scene: Scene) -> None:
+def test_isr_proposal_with_stale_epoch_is_rejected(scene: Scene) -> None:
     propose(scene, proposal(scene, [1, 2]))
     scene.run(scene.machine.decide_fence_broker(1, epoch_of(scene, 1)))
     scene.run(scene.machine.decide_unfence_broker(1, epoch_of(scene, 1)))
@@ -102,7 +102,7 @@ def test_a_proposal_from_another_state_is_refused(scene: Scene) -> None:
     assert partition(scene) == before
 
 
-def test_what_is_not_there_is_refused_and_a_leader_of_an_earlier_life_is_not_heard(scene: Scene) -> None:
+def test_unknown_partition_and_stale_leader_are_rejected(scene: Scene) -> None:
     topic_id = scene.machine.image.topic_id("t")
     unknown = [IsrProposal(TopicId(b"x" * 16), 0, 0, 0, [(1, -1)]), IsrProposal(topic_id, 7, 0, 0, [(1, -1)])]
     outcomes = scene.run(scene.machine.decide_alter_partition(1, epoch_of(scene, 1), [*unknown, *unknown]))

@@ -21,7 +21,7 @@ OTHER_ID = TopicId(bytes(16 * [7]))
 IDENTITY = MetaProperties("MkU3OEVBNTcwNTJENDM2Qg", NodeId(3), DirectoryId(bytes(range(1, 17))))
 
 
-def test_a_folder_belongs_to_one_node_at_a_time() -> None:
+def test_log_dir_is_locked_by_one_node_at_a_time() -> None:
     disk = SimulatedDisk().mount()
     folder = LogDir.open(disk, "/data")
     with pytest.raises(LogDirLocked, match="another node"):
@@ -49,7 +49,7 @@ def test_identity_is_written_as_kafka_does_and_read_back() -> None:
 @pytest.mark.parametrize(
     "damage", [b"version=0\nbroker.id=1\n", b"version=1\n", b"version=1\ncluster.id=a\nnode.id=x\n"]
 )
-def test_an_identity_that_cannot_be_trusted_is_refused(damage: bytes) -> None:
+def test_corrupt_meta_properties_are_rejected(damage: bytes) -> None:
     with pytest.raises(CorruptMetaProperties):
         MetaProperties.decode(damage)
 
@@ -107,7 +107,7 @@ def test_a_failed_sync_is_to_the_next_owner_what_a_power_loss_is_until_one_has_c
     assert not folder.has_lost_power()
 
 
-def test_a_failed_sync_on_a_disk_that_takes_nothing_more_is_complained_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_sync_on_a_full_disk_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     platter = SimulatedDisk()
     folder = LogDir.open(platter.mount(), "/data")
     platter.fail("pwrite", errno.ENOSPC, path=".boot-id")
@@ -125,7 +125,7 @@ def test_the_epoch_of_a_life_that_was_killed_is_known_to_the_next_one() -> None:
     assert folder.last_broker_epoch() == 18
 
 
-def test_a_life_that_has_not_heard_of_its_epoch_is_known_to_the_next_one() -> None:
+def test_incarnation_without_epoch_is_continued_by_next_owner() -> None:
     disk = SimulatedDisk().mount()
     folder = LogDir.open(disk, "/data")
     assert folder.pending_incarnation() is None
@@ -153,7 +153,7 @@ def test_partitions_are_found_with_their_topic_ids() -> None:
     ]
 
 
-def test_strays_are_partitions_of_topics_that_are_gone_or_were_made_anew() -> None:
+def test_strays_are_partitions_of_deleted_or_recreated_topics() -> None:
     disk = SimulatedDisk().mount()
     folder = LogDir.open(disk, "/data")
     for topic in ("kept", "gone", "anew", "__cluster_metadata"):

@@ -8,7 +8,7 @@ from moldau.model.errors import ErrorCode, InvalidGroupId
 from moldau.wire import messages
 
 
-def test_a_leave_is_answered_at_once_and_the_others_share_anew() -> None:
+def test_leave_responds_at_once_and_others_rebalance() -> None:
     scene = Scene()
     leader, follower = scene.settle(None, None)
     assert scene.leave((leader, None)) == [ErrorCode.NONE]
@@ -26,7 +26,7 @@ def test_the_last_one_leaves_an_empty_group() -> None:
     assert not [event for event in scene.timers if "g" in str(getattr(event, "group_id", ""))]
 
 
-def test_many_may_leave_at_once_and_each_hears_what_became_of_it() -> None:
+def test_batch_leave_returns_an_error_per_member() -> None:
     scene = Scene()
     leader, two, three = scene.settle("one", "two", None)
     pending = scene.new_id()
@@ -39,7 +39,7 @@ def test_many_may_leave_at_once_and_each_hears_what_became_of_it() -> None:
     assert scene.heartbeat(leader, 1) == unknown
 
 
-def test_the_answer_names_each_member() -> None:
+def test_leave_response_names_each_member() -> None:
     scene = Scene()
     leader, _ = scene.settle("one", "two")
     identity = messages.LeaveGroupRequest.MemberIdentity(member_id=leader, group_instance_id="one")
@@ -64,14 +64,14 @@ def test_a_group_that_is_not_there_has_no_members() -> None:
         scene.leave(("a", None), group_id="")
 
 
-def test_nobody_can_leave_an_empty_group() -> None:
+def test_leave_of_empty_group_is_rejected() -> None:
     scene = Scene()
     (member_id,) = scene.settle()
     scene.leave((member_id, None))
     assert scene.leave((member_id, None)) == [ErrorCode.UNKNOWN_MEMBER_ID]
 
 
-def test_whoever_leaves_while_waiting_is_told_and_the_others_go_on() -> None:
+def test_leave_fails_the_members_waiting_join() -> None:
     scene = Scene()
     leader, follower = scene.settle(None, None)
     newcomer, ticket = scene.enter()
@@ -81,7 +81,7 @@ def test_whoever_leaves_while_waiting_is_told_and_the_others_go_on() -> None:
     assert scene.answers[joins[0]].generation_id == 2
 
 
-def test_whoever_leaves_while_its_sync_waits_is_told() -> None:
+def test_leave_fails_the_members_waiting_sync() -> None:
     scene = Scene()
     tickets = [scene.enter()[1] for _ in range(2)]
     scene.pass_time(6_000)
@@ -91,14 +91,14 @@ def test_whoever_leaves_while_its_sync_waits_is_told() -> None:
     assert scene.error(sync) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_leave_that_is_refused_disturbs_nobody() -> None:
+def test_rejected_leave_causes_no_rebalance() -> None:
     scene = Scene()
     scene.settle(None, None)
     scene.leave(("mallory", None))
     assert scene.group().phase is Phase.STABLE
 
 
-def test_whoever_was_only_given_an_id_leaves_without_disturbing_anybody() -> None:
+def test_pending_member_leaves_without_a_rebalance() -> None:
     scene = Scene()
     scene.settle(None, None)
     pending = scene.new_id()
@@ -107,7 +107,7 @@ def test_whoever_was_only_given_an_id_leaves_without_disturbing_anybody() -> Non
     assert not scene.group().pending
 
 
-def test_whoever_was_only_given_an_id_and_leaves_is_not_waited_for() -> None:
+def test_pending_member_that_leaves_is_not_awaited() -> None:
     scene = Scene()
     leader, follower = scene.settle(None, None)
     pending = scene.new_id()

@@ -103,7 +103,7 @@ def test_a_lost_copy_waits_for_an_eligible_replica_that_is_down() -> None:
 
 
 @pytest.mark.proves("H3")
-def test_a_lost_copy_is_not_waited_for_when_nobody_has_everything_any_more() -> None:
+def test_lost_replica_is_not_awaited_without_eligible_replicas() -> None:
     scene = scene_with([1, 2])
     fence(scene, 2)
     assert place(scene, 1) == ErrorCode.NONE
@@ -122,7 +122,7 @@ def test_the_last_leader_is_forgotten_when_its_copy_is_lost_while_others_are_eli
     assert (partition(scene).eligible_leader_replicas, partition(scene).last_known_elr) == ((2, 3), (2,))
 
 
-def test_a_directory_of_the_broker_is_noted_and_another_is_refused() -> None:
+def test_directory_of_the_broker_is_noted_and_another_is_rejected() -> None:
     scene = scene_with([1, 2, 3])
     own = scene.machine.image.brokers[2].directories
     assert own
@@ -134,7 +134,7 @@ def test_a_directory_of_the_broker_is_noted_and_another_is_refused() -> None:
     assert (partition(scene).isr, partition(scene).leader_epoch) == (before.isr, before.leader_epoch)
 
 
-def test_who_has_no_copy_and_what_does_not_exist_is_refused() -> None:
+def test_non_replica_and_unknown_partition_are_rejected() -> None:
     scene = scene_with([1, 2])
     assert place(scene, 3) == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert place(scene, 1, index=7) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -51,7 +51,7 @@ def test_an_id_is_never_longer_than_a_text_may_be(character: str) -> None:
 
 
 @pytest.mark.parametrize("group_id", ["g", "other"])
-def test_an_id_that_nobody_gave_out_is_unknown(group_id: str) -> None:
+def test_unassigned_member_id_is_unknown(group_id: str) -> None:
     scene = Scene()
     scene.settle()
     ticket = scene.send_join("mallory", group_id=group_id)
@@ -82,7 +82,7 @@ def test_a_group_needs_an_id() -> None:
 
 
 @pytest.mark.proves("A1")
-def test_a_member_that_says_more_than_the_log_could_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_member_metadata_beyond_batch_size_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("moldau.machines.groups.machine.JOIN_BYTES_MAX", 100)
     scene = Scene()
     protocols = [("range", bytes(50)), ("sticky", bytes(51))]
@@ -156,7 +156,7 @@ def test_an_assignor_named_twice_counts_once() -> None:
 
 
 class TestTheWaitOfAnEmptyGroup:
-    def test_it_ends_after_the_delay_when_nobody_else_comes(self) -> None:
+    def test_it_ends_after_the_delay_without_further_joins(self) -> None:
         scene = Scene()
         _, ticket = scene.enter()
         scene.pass_time(DELAY_MS - 1)
@@ -203,7 +203,7 @@ class TestTheWaitOfAnEmptyGroup:
         scene.pass_time(0)
         assert scene.answers[ticket].generation_id == 1
 
-    def test_whoever_was_given_an_id_does_not_hold_it_up(self) -> None:
+    def test_pending_member_does_not_delay_it(self) -> None:
         scene = Scene()
         ticket = scene.enter()[1]
         scene.new_id()
@@ -221,14 +221,14 @@ class TestTheWaitOfAnEmptyGroup:
 
 
 class TestAGroupThatIsFull:
-    def test_refuses_newcomers_when_it_is_stable(self) -> None:
+    def test_rejects_new_members_when_it_is_stable(self) -> None:
         scene = Scene(GroupSettings(group_max_size=2))
         scene.settle(None, None)
         ticket = scene.send_join()
         assert (scene.error(ticket), scene.answers[ticket].member_id) == (ErrorCode.GROUP_MAX_SIZE_REACHED, "")
         assert scene.group().phase is Phase.STABLE
 
-    def test_refuses_whoever_comes_last_while_it_gathers(self) -> None:
+    def test_rejects_the_last_joins_during_a_rebalance(self) -> None:
         scene = Scene(GroupSettings(group_max_size=2))
         ids = [scene.new_id() for _ in range(3)]
         tickets = [scene.send_join(each) for each in ids]
@@ -237,7 +237,7 @@ class TestAGroupThatIsFull:
         assert [scene.error(each) for each in tickets[:2]] == [0, 0]
         assert list(scene.group().members) == ids[:2]
 
-    def test_does_not_wait_for_whoever_it_refused(self) -> None:
+    def test_does_not_wait_for_rejected_members(self) -> None:
         scene = Scene(GroupSettings(group_max_size=2))
         (leader,) = scene.settle()
         one, two = scene.new_id(), scene.new_id()
@@ -264,7 +264,7 @@ class TestAGroupThatIsFull:
         assert [scene.error(each) for each in tickets] == [0, 0, ErrorCode.GROUP_MAX_SIZE_REACHED]
         assert list(scene.group().members) == ids[:2]
 
-    def test_ids_that_nobody_comes_back_with_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_pending_member_ids_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("moldau.machines.groups.classic.join.PENDING_MAX", 3)
         scene = Scene()
         ids = [scene.new_id() for _ in range(3)]
@@ -274,7 +274,7 @@ class TestAGroupThatIsFull:
 
 
 class TestAMemberThatJoinsAgain:
-    def test_hears_the_same_again_while_the_generation_is_not_assigned(self) -> None:
+    def test_gets_the_same_response_until_the_generation_is_assigned(self) -> None:
         scene = Scene()
         tickets = [scene.enter()[1] for _ in range(2)]
         scene.pass_time(2 * DELAY_MS)
@@ -303,7 +303,7 @@ class TestAMemberThatJoinsAgain:
         scene.send_join(leader, protocols=[("range", b"other")])
         assert scene.error(sync) == ErrorCode.REBALANCE_IN_PROGRESS
 
-    def test_as_the_leader_of_a_stable_group_wants_to_assign_anew(self) -> None:
+    def test_as_the_leader_of_a_stable_group_triggers_a_rebalance(self) -> None:
         scene = Scene()
         leader, follower = scene.settle(None, None)
         ticket = scene.send_join(leader)
@@ -311,14 +311,14 @@ class TestAMemberThatJoinsAgain:
         scene.send_join(follower)
         assert scene.answers[ticket].generation_id == 2
 
-    def test_as_a_follower_with_nothing_new_hears_what_it_missed(self) -> None:
+    def test_as_an_unchanged_follower_gets_the_missed_response(self) -> None:
         scene = Scene()
         leader, follower = scene.settle(None, None)
         answer = scene.answers[scene.send_join(follower)]
         assert (answer.generation_id, answer.leader, answer.members) == (1, leader, [])
         assert scene.group().phase is Phase.STABLE
 
-    def test_while_it_waits_is_answered_once_only(self) -> None:
+    def test_while_it_waits_gets_one_response(self) -> None:
         scene = Scene()
         leader, _ = scene.settle(None, None)
         first, second = scene.send_join(leader), scene.send_join(leader)
@@ -367,7 +367,7 @@ def test_a_newcomer_whose_join_waits_for_too_long_is_given_up() -> None:
     assert scene.heartbeat(leader, 1) == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_whoever_waits_to_join_need_not_send_heartbeats() -> None:
+def test_waiting_join_keeps_the_session_alive() -> None:
     scene = Scene()
     leader, _ = scene.settle(None, None, rebalance_ms=3 * SESSION_MS)
     ticket = scene.send_join(leader)

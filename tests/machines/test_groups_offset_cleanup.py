@@ -20,7 +20,7 @@ def live(scene: Scene, member_id: str, for_ms: float) -> None:
         assert scene.heartbeat(member_id, 1) == 0
 
 
-def test_offsets_of_whoever_is_no_member_are_kept_for_a_time_after_the_last_commit() -> None:
+def test_offsets_without_group_expire_after_the_last_commit() -> None:
     scene = Scene()
     scene.commit(5)
     scene.pass_time(RETENTION_MS - 2 * CHECK_MS)
@@ -79,7 +79,7 @@ def test_a_stable_group_forgets_what_it_reads_no_longer() -> None:
 @pytest.mark.parametrize(
     "options", [{"protocol_type": "connect"}, {"protocols": [("range", b"not a subscription")]}], ids=["type", "words"]
 )
-def test_a_group_that_reads_nobody_knows_what_forgets_nothing(options: dict[str, object]) -> None:
+def test_group_with_unknown_subscriptions_keeps_its_offsets(options: dict[str, object]) -> None:
     scene = Scene()
     (member_id,) = scene.settle(session_ms=LONG_MS, **options)
     scene.commit(1, member_id=member_id, generation=1)
@@ -87,7 +87,7 @@ def test_a_group_that_reads_nobody_knows_what_forgets_nothing(options: dict[str,
     assert scene.committed() == 1
 
 
-def test_an_old_commit_may_say_how_long_it_is_kept() -> None:
+def test_old_commit_version_may_set_its_retention() -> None:
     scene = Scene()
     scene.commit(5, retention_ms=CHECK_MS // 2)
     scene.commit(6, retention_ms=2 * RETENTION_MS, partition=1)
@@ -181,7 +181,7 @@ class TestTopicsThatAreDeleted:
         assert answers == [False, False, True]
         assert [*scene.machine.state.offsets["g"]["t"]] == [20]
 
-    def test_that_nobody_read_change_nothing(self) -> None:
+    def test_without_subscribers_change_nothing(self) -> None:
         scene = Scene()
         scene.commit(1)
         self.delete(scene, "other")

@@ -20,7 +20,7 @@ def stand_still(scene: ConsumerScene, ms: float) -> None:
 
 class TestDeafness:
     @pytest.mark.proves("C5", part="who falls silent is out")
-    def test_a_node_that_stood_still_expels_nobody_whom_it_could_not_hear(self) -> None:
+    def test_stalled_node_evicts_no_member(self) -> None:
         scene = ConsumerScene(a=2)
         one, two = Consumer(scene, "m", "a").join(), Consumer(scene, "n", "a").join()
         settle(one, two)
@@ -66,7 +66,7 @@ class TestHeard:
         return scene.machine.decide_keepalive(request, REQUESTER, scene.now_ms) is not None
 
     @pytest.mark.proves("C5", part="who falls silent is out")
-    def test_a_member_stays_though_it_has_more_to_say_than_can_be_decided(self) -> None:
+    def test_member_stays_alive_while_nothing_can_be_written(self) -> None:
         scene = ConsumerScene(a=2)
         one = Consumer(scene, "m", "a").join()
         scene.add_topics(a=4)
@@ -75,7 +75,7 @@ class TestHeard:
             assert not self.alive(scene, one.epoch)
         assert "m" in scene.consumer_group().members
 
-    def test_nobody_else_keeps_it_in(self) -> None:
+    def test_only_its_own_heartbeat_extends_the_session(self) -> None:
         scene = ConsumerScene(a=2)
         one = Consumer(scene, "m", "a", instance_id="one").join()
         scene.pass_time(SESSION_TIMEOUT_MS - 1)

@@ -94,7 +94,7 @@ class TestFetching:
         assert scene.fetched(0) == [-1]
         assert scene.all_fetched() == {}
 
-    def test_who_asks_by_id_is_not_told_of_a_namesake(self) -> None:
+    def test_fetch_by_topic_id_ignores_a_recreated_topic(self) -> None:
         scene = TopicsScene(a=1)
         was = scene.id_of("a")
         scene.replace("a")
@@ -102,7 +102,7 @@ class TestFetching:
         assert scene.fetched(0, topic_id=was) == [-1]
         assert scene.fetched(0, topic_id=scene.id_of("a")) == [5]
 
-    def test_an_offset_that_does_not_say_its_topics_id_is_told(self) -> None:
+    def test_offset_without_topic_id_is_returned(self) -> None:
         """As older versions wrote them, and as those are written that say when they expire."""
         scene = TopicsScene(a=1)
         scene.commit(5, topic="a")
@@ -131,7 +131,7 @@ class TestTopicsThatAreDeleted:
         scene.tell(gone._replace(until_ms=gone.until_ms + clock_ms))
         assert (scene.committed("a", 0), scene.committed("a", 1)) == (None, 6)
 
-    def test_may_be_heard_of_again(self) -> None:
+    def test_may_send_heartbeats_again(self) -> None:
         scene = TopicsScene(a=2)
         first = scene.replace("a")
         scene.commit_for(5)
@@ -159,7 +159,7 @@ class TestTopicsThatAreDeleted:
 
 
 class TestTransactions:
-    def test_what_is_pending_for_a_topic_that_is_gone_keeps_nobody_waiting(self) -> None:
+    def test_pending_offset_of_deleted_topic_does_not_block(self) -> None:
         scene = TopicsScene(a=1)
         scene.commit_in_transaction(6, topic="a")
         assert scene.fetched(0, require_stable=True) == [UNSTABLE]
@@ -171,7 +171,7 @@ class TestTransactions:
         assert scene.fetched(0, require_stable=True) == [7]
 
     @pytest.mark.proves("P3")
-    def test_what_is_committed_with_one_says_its_topics_id(self) -> None:
+    def test_committed_offset_has_its_topic_id(self) -> None:
         scene = TopicsScene(a=1)
         scene.commit_in_transaction(6, topic="a")
         scene.end_transaction()

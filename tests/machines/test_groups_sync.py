@@ -18,7 +18,7 @@ def gathered(scene: Scene, count: int = 2, **options: object) -> list[str]:
     return sorted((each.member_id for each in answers), key=lambda each: each != answers[0].leader)
 
 
-def test_everybody_gets_what_the_leader_assigned() -> None:
+def test_members_get_the_leaders_assignment() -> None:
     scene = Scene()
     leader, follower = gathered(scene)
     early = scene.send_sync(follower, 1)
@@ -32,7 +32,7 @@ def test_everybody_gets_what_the_leader_assigned() -> None:
 
 
 @pytest.mark.proves("C2")
-def test_an_assignment_is_written_before_it_is_told() -> None:
+def test_assignment_is_written_before_the_response() -> None:
     scene = Scene()
     leader, _ = gathered(scene)
     request = messages.SyncGroupRequest(group_id="g", generation_id=1, member_id=leader)
@@ -41,7 +41,7 @@ def test_an_assignment_is_written_before_it_is_told() -> None:
     assert Ticket(99) in decision.responses
 
 
-def test_only_members_are_assigned_anything_and_whoever_is_forgotten_gets_nothing() -> None:
+def test_assignment_covers_members_only() -> None:
     scene = Scene()
     leader, follower = gathered(scene)
     scene.send_sync(leader, 1, [("mallory", b"all of it"), (leader, b"mine")])
@@ -97,7 +97,7 @@ def test_of_two_syncs_of_one_member_the_later_counts() -> None:
         ({"protocol_type": None, "protocol_name": None}, ErrorCode.NONE),
     ],
 )
-def test_a_sync_that_does_not_fit_the_generation_is_refused(options: dict[str, object], error: ErrorCode) -> None:
+def test_sync_that_does_not_fit_the_generation_is_rejected(options: dict[str, object], error: ErrorCode) -> None:
     scene = Scene()
     leader, _ = scene.settle(None, None)
     assert scene.error(scene.send_sync(**{"member_id": leader, "generation": 1, **options})) == error  # type: ignore[arg-type]
@@ -110,7 +110,7 @@ def test_a_sync_while_members_gather_sends_them_to_join() -> None:
     assert scene.error(scene.send_sync(follower, 1)) == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_an_assignment_that_the_log_could_not_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_assignment_that_the_log_could_not_hold_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("moldau.machines.groups.classic.group.DECISION_BYTES_MAX", 100)
     scene = Scene()
     leader, follower = gathered(scene)
@@ -119,7 +119,7 @@ def test_an_assignment_that_the_log_could_not_hold_is_refused(monkeypatch: pytes
     assert scene.error(scene.send_sync(leader, 1, [(follower, bytes(50))])) == ErrorCode.NONE
 
 
-def test_a_newcomer_sends_those_who_wait_for_their_assignment_back_to_join() -> None:
+def test_new_member_fails_waiting_syncs_with_rebalance() -> None:
     scene = Scene()
     leader, follower = gathered(scene)
     sync = scene.send_sync(follower, 1)
@@ -153,7 +153,7 @@ def test_a_leader_that_never_assigns_is_out_and_another_leads() -> None:
     assert scene.error(scene.send_join(leader)) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_once_everybody_has_synced_nobody_is_out() -> None:
+def test_no_member_is_evicted_once_all_have_synced() -> None:
     scene = Scene()
     ids = scene.settle(None, None, session_ms=5 * REBALANCE_MS)
     scene.pass_time(2 * REBALANCE_MS)
@@ -174,12 +174,12 @@ class TestHeartbeats:
             ({"generation": 2}, ErrorCode.ILLEGAL_GENERATION),
         ],
     )
-    def test_are_answered_in_a_stable_group(self, options: dict[str, object], error: ErrorCode) -> None:
+    def test_succeed_in_a_stable_group(self, options: dict[str, object], error: ErrorCode) -> None:
         scene = Scene()
         leader, _ = scene.settle(None, None)
         assert scene.heartbeat(**{"member_id": leader, "generation": 1, **options}) == error  # type: ignore[arg-type]
 
-    def test_of_whoever_was_only_given_an_id_are_unknown(self) -> None:
+    def test_of_pending_members_are_unknown(self) -> None:
         scene = Scene()
         scene.settle()
         assert scene.heartbeat(scene.new_id(), 1) == ErrorCode.UNKNOWN_MEMBER_ID
@@ -253,7 +253,7 @@ def test_a_node_that_stood_still_does_not_take_that_for_its_members_silence() ->
     assert not scene.machine._classic.live
 
 
-def test_after_a_failover_sessions_begin_anew_and_the_generation_goes_on() -> None:
+def test_after_a_failover_sessions_restart_and_the_generation_continues() -> None:
     scene = Scene()
     leader, follower = scene.settle(None, None)
     scene.pass_time(SESSION_MS - 1)

@@ -63,7 +63,7 @@ def test_an_end_is_complete_with_the_last_of_its_markers(scene: Scene) -> None:
 
 
 @VERSIONS
-def test_a_late_word_about_markers_does_not_complete_another_end(scene: Scene, version: int) -> None:
+def test_late_marker_report_does_not_complete_another_end(scene: Scene, version: int) -> None:
     producer = scene.init()
     scene.add(producer, ONE, version=version)
     after = scene.commit(producer, version=version)
@@ -77,7 +77,7 @@ def test_a_late_word_about_markers_does_not_complete_another_end(scene: Scene, v
     assert scene.state() is TransactionState.PREPARE_COMMIT
 
 
-def test_a_word_about_markers_of_an_id_that_is_forgotten_changes_nothing(scene: Scene) -> None:
+def test_marker_report_of_expired_id_changes_nothing(scene: Scene) -> None:
     producer = scene.init()
     scene.add(producer, ONE)
     scene.commit(producer)
@@ -90,7 +90,7 @@ def test_a_word_about_markers_of_an_id_that_is_forgotten_changes_nothing(scene: 
 
 @VERSIONS
 @pytest.mark.parametrize("is_commit", [True, False])
-def test_whoever_takes_over_writes_all_markers_of_an_end_again(scene: Scene, version: int, is_commit: bool) -> None:
+def test_new_coordinator_sends_all_markers_again(scene: Scene, version: int, is_commit: bool) -> None:
     producer = scene.init()
     scene.add(producer, ONE, TWO, version=version)
     scene.end(producer, is_commit=is_commit, version=version)
@@ -106,7 +106,7 @@ def test_whoever_takes_over_writes_all_markers_of_an_end_again(scene: Scene, ver
     assert scene.state() in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 
 
-def test_whoever_takes_over_completes_an_end_without_partitions(scene: Scene) -> None:
+def test_new_coordinator_completes_an_end_without_partitions(scene: Scene) -> None:
     scene.put(Transaction(ProducerId(7), 1, TIMEOUT_MS, TransactionState.PREPARE_ABORT, start_ms=1, client_version=V2))
     scene.fail_over()
     assert scene.state() is TransactionState.COMPLETE_ABORT
@@ -160,7 +160,7 @@ def test_the_next_transaction_has_all_the_time_again(scene: Scene) -> None:
     assert scene.state() is TransactionState.ONGOING
 
 
-def test_a_transaction_times_out_with_whoever_took_over(scene: Scene) -> None:
+def test_transaction_times_out_after_failover(scene: Scene) -> None:
     scene.add(scene.init(), ONE)
     scene.pass_time(TIMEOUT_MS - 1)
     scene.fail_over()
@@ -186,7 +186,7 @@ def test_a_clock_that_was_ahead_does_not_make_a_transaction_last_longer(scene: S
     assert scene.state() is TransactionState.PREPARE_ABORT
 
 
-def test_in_version_2_a_producer_goes_on_after_a_timeout_once_it_has_aborted(scene: Scene) -> None:
+def test_in_version_2_a_producer_continues_after_a_timeout_once_it_has_aborted(scene: Scene) -> None:
     producer = scene.init()
     scene.add(producer, ONE)
     scene.pass_time(2 * TIMEOUT_MS)
@@ -199,7 +199,7 @@ def test_in_version_2_a_producer_goes_on_after_a_timeout_once_it_has_aborted(sce
 
 
 @VERSIONS
-def test_a_producer_goes_on_after_a_timeout_with_the_next_epoch(scene: Scene, version: int) -> None:
+def test_producer_continues_after_a_timeout_with_the_next_epoch(scene: Scene, version: int) -> None:
     producer = scene.init()
     scene.add(producer, ONE, version=version)
     scene.pass_time(2 * TIMEOUT_MS)
@@ -207,7 +207,7 @@ def test_a_producer_goes_on_after_a_timeout_with_the_next_epoch(scene: Scene, ve
     assert scene.init(producer) == (producer.producer_id, producer.epoch + 1)
 
 
-def test_in_version_1_whoever_timed_out_is_fenced(scene: Scene) -> None:
+def test_version_1_producer_is_fenced_after_timeout(scene: Scene) -> None:
     producer = scene.init()
     scene.add(producer, ONE, version=V1)
     scene.pass_time(2 * TIMEOUT_MS)
@@ -232,7 +232,7 @@ def test_many_transactions_time_out_some_at_a_time(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("last", [None, True, False])
-def test_an_id_that_nobody_uses_is_forgotten(scene: Scene, last: bool | None) -> None:
+def test_unused_transactional_id_expires(scene: Scene, last: bool | None) -> None:
     producer = scene.init()
     if last is not None:
         producer = scene.done(producer=producer, is_commit=last)
@@ -278,7 +278,7 @@ def test_an_id_is_described(scene: Scene) -> None:
     assert [(each.topic, list(each.partitions)) for each in told.topics] == [("t", [0, 1]), ("u", [0])]
 
 
-def test_an_id_that_nobody_has_is_not_found(scene: Scene) -> None:
+def test_unknown_transactional_id_is_not_found(scene: Scene) -> None:
     assert scene.machine.describe(NAME).error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     assert scene.machine.describe("").error_code == ErrorCode.INVALID_REQUEST
 
