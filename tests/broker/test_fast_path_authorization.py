@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 from broker_scene import Scene, batch, on_broker, produce_request
+from cluster_scene import Cluster
 from group_members import TOPIC, Member, find_coordinator, members, settle
+from test_follower_fetch_fast_path import LEADER, Follower, recorded_paths, with_follower
 
-from moldau.broker.access import Operation, Resource, ResourceKind
+from moldau.broker.access import CLUSTER, Operation, Resource, ResourceKind
 from moldau.broker.fastpath.follower_fetch import FollowerFetchFastPath
 from moldau.broker.fastpath.heartbeat import HeartbeatFastPath
 from moldau.broker.fastpath.produce import ProduceFastPath
@@ -70,6 +72,7 @@ def topic(name: str) -> Resource:
     return Resource(ResourceKind.TOPIC, name)
 
 
+@pytest.mark.proves("P1", part="acks=1 and all")
 @pytest.mark.parametrize("version", [5, 9])
 def test_produce_fast_path_follows_the_authorizer(version: int, handled: list[str]) -> None:
     authorizer = ChangingAuthorizer()
@@ -141,6 +144,32 @@ def test_heartbeat_fast_path_follows_the_authorizer(handled: list[str]) -> None:
         assert handled == ["HeartbeatFastPath"] * 5
 
     on_broker(script, authorizer=authorizer)
+
+
+@pytest.mark.proves("H1", part="the high watermark")
+def test_follower_fetch_fast_path_follows_the_authorizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    authorizer = ChangingAuthorizer()
+
+    async def script(cluster: Cluster, follower: Follower) -> None:
+        broker = cluster.nodes[LEADER].broker
+        monkeypatch.setattr(broker, "authorizer", authorizer)
+        monkeypatch.setattr(broker, "allows_all", False)
+        with recorded_paths(monkeypatch) as paths:
+            await follower.join()
+            for _ in range(3):
+                assert (await follower.begin(0, wait_ms=1)).error_code == ErrorCode.NONE
+            assert paths == ["handler", "fast path", "fast path", "fast path"]
+            paths.clear()
+            authorizer.deny(topic("unrelated"))
+            for _ in range(2):
+                assert (await follower.begin(0, wait_ms=1)).error_code == ErrorCode.NONE
+            assert paths == ["handler", "fast path"]
+            paths.clear()
+            authorizer.deny(CLUSTER)
+            assert (await follower.begin(0, wait_ms=1)).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            assert paths == ["handler"]
+
+    with_follower(script, min_insync_replicas=1)
 
 
 def test_fast_path_is_charged_and_falls_back_when_the_quota_is_exhausted(

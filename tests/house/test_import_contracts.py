@@ -31,6 +31,7 @@ def lint(folder: Path) -> subprocess.CompletedProcess[str]:
         ("storage/sideways.py", "import moldau.machines", "Imports point down"),
         ("wire/talking.py", "import socket", "do no I/O"),
         ("newcomer/__init__.py", "", "Imports point down"),
+        ("broker/network/api.py", "import moldau.broker.handlers", "The network knows frames"),
         ("cli/development.py", "import moldau_dev", "without the development tools"),
         ("../pyspark_moldau/java.py", "import moldau.pipelines", "above the client and below the pipelines"),
         ("../pyspark_moldau/source/both.py", "import pyspark_moldau.sink", "Layers of the Spark data source"),
@@ -51,7 +52,7 @@ def test_a_module_out_of_place_breaks_its_contract(tmp_path: Path, place: str, l
 def skeleton(folder: Path) -> None:
     """The empty layers with the contracts of the real tree."""
     shutil.copy(ROOT / "pyproject.toml", folder)
-    layered = [ROOT / "src/moldau", ROOT / "src/pyspark_moldau"]
+    layered = [ROOT / "src/moldau", ROOT / "src/moldau/broker", ROOT / "src/pyspark_moldau"]
     packages = [ROOT / "src/moldau_dev", *layered, *(each for root in layered for each in sorted(root.glob("*/")))]
     for init in [package / "__init__.py" for package in packages if (package / "__init__.py").exists()]:
         copy = folder / init.relative_to(ROOT)

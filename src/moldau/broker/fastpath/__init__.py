@@ -22,6 +22,11 @@ Invariants:
   setting, a partition that is no longer led here.
 - *Invalidation.* Cached requests refer to live objects (a partition, a session, a coordinator shard) and compare on
   each hit what may have changed. Nothing updates them from outside; the connection drops them when it closes.
+- *Authorization.* A request is cached only if the authorizer allows it to the connection's principal, which does not
+  change. Each hit compares the authorizer's `generation` with that of the cached decision, one integer; after any
+  change of the ACLs the handler takes the next request, and rejects it or lets it be cached again.
+- *Quotas.* A fast path never throttles. The connection uses it while the quota has room and charges the request; else
+  the handler takes the request and throttles the client. TLS ends below the frames and concerns neither.
 - *Order.* Requests of a connection start in the order they came, and their responses keep it. A fast path that holds
   back responses until the turn ends (Produce does, to send them as one buffer) sends them in `flush`, which the
   connection calls before it handles a request in any other way, and when the turn ends.

@@ -219,7 +219,7 @@ class FollowerFetchFastPath:
 def create(
     connection: FastPathConnection, request: Any, context: "RequestContext", meter: "ApiMeter"
 ) -> FastPath | None:
-    if context.is_from_controllers or follower_fetch.replica_of(request) < 0:  # the metadata log, or a consumer
+    if follower_fetch.replica_of(request) < 0 or context.is_from_controllers:  # a consumer, or the metadata log
         return None
     return FollowerFetchFastPath(connection, context.broker, meter)
 
