@@ -2,7 +2,7 @@
 
 import socket
 
-from serving import RECEIVE_BYTES, Watch, arguments, serve
+from baseline_server import RECEIVE_BYTES, Watch, arguments, serve
 
 
 class Echoed:

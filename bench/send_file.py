@@ -5,7 +5,7 @@ import os
 import socket
 from pathlib import Path
 
-from serving import RECEIVE_BYTES, Watch, arguments, serve
+from baseline_server import RECEIVE_BYTES, Watch, arguments, serve
 
 
 class Sent:

@@ -1,9 +1,9 @@
-"""The repository keeps the house rules, and each rule is seen to catch what breaks it."""
+"""The repository follows the house rules, and each rule finds its violations."""
 
 from textwrap import dedent
 
 import pytest
-from house import names, places, rules, shape, world
+from house import names, places, ports, rules, shape
 from house.source import Finding, Source
 
 NODE = "src/moldau/broker/thing.py"
@@ -15,85 +15,93 @@ def report(findings: list[Finding]) -> str:
 
 
 @pytest.mark.parametrize("rule", rules.FILE_RULES, ids=lambda rule: rule.__name__)
-def test_no_file_breaks_the_rule(rule: rules.FileRule) -> None:
+def test_every_file_follows_the_rule(rule: rules.FileRule) -> None:
     findings = [finding for source in rules.sources() for finding in rule(source)]
     assert not findings, report(findings)
 
 
 @pytest.mark.parametrize("rule", rules.REPOSITORY_RULES, ids=lambda rule: rule.__name__)
-def test_the_repository_keeps_the_rule(rule: rules.RepositoryRule) -> None:
+def test_repository_follows_the_rule(rule: rules.RepositoryRule) -> None:
     findings = list(rule(rules.sources()))
     assert not findings, report(findings)
 
 
-def test_no_file_names_a_registry() -> None:
-    findings = [finding for path, text in rules.tracked_texts() for finding in places.names_a_registry(path, text)]
+def test_no_file_names_a_package_registry() -> None:
+    findings = [
+        finding for path, text in rules.tracked_texts() for finding in places.names_package_registry(path, text)
+    ]
     assert not findings, report(findings)
 
 
 BAD: list[tuple[rules.FileRule, str, str]] = [
-    (world.touches_the_world, NODE, "import time"),
-    (world.touches_the_world, NODE, "from os import urandom"),
-    (world.touches_the_world, NODE, "import concurrent.futures"),
-    (world.touches_the_world, NODE, "def f(path): return open(path)"),
-    (world.touches_the_world, NODE, "async def f(loop): await loop.run_in_executor(None, f)"),
-    (world.touches_the_world, NODE, "import asyncio\nasync def f(): await asyncio.to_thread(f)"),
-    (world.touches_the_world, NODE, "from datetime import datetime\nnow = datetime.now()"),
-    (world.touches_the_world, NODE, "import uuid as u\nname = u.uuid4()"),
-    (world.touches_the_world, NODE, "from uuid import uuid4"),
-    (world.touches_the_world, "src/moldau/node/node.py", "import socket"),
-    (world.touches_the_world, "src/pyspark_moldau/codec/decoder.py", "import time"),
-    (names.says_nothing, NODE, "class LogManager: ..."),
-    (names.says_nothing, NODE, "class TopicInfo: ..."),
-    (names.says_nothing, "src/moldau/broker/utils.py", ""),
-    (names.says_nothing, "src/moldau/broker/log_helper.py", ""),
+    (ports.bypasses_ports, NODE, "import time"),
+    (ports.bypasses_ports, NODE, "from os import urandom"),
+    (ports.bypasses_ports, NODE, "import concurrent.futures"),
+    (ports.bypasses_ports, NODE, "def f(path): return open(path)"),
+    (ports.bypasses_ports, NODE, "async def f(loop): await loop.run_in_executor(None, f)"),
+    (ports.bypasses_ports, NODE, "import asyncio\nasync def f(): await asyncio.to_thread(f)"),
+    (ports.bypasses_ports, NODE, "from datetime import datetime\nnow = datetime.now()"),
+    (ports.bypasses_ports, NODE, "import uuid as u\nname = u.uuid4()"),
+    (ports.bypasses_ports, NODE, "from uuid import uuid4"),
+    (ports.bypasses_ports, "src/moldau/node/node.py", "import socket"),
+    (ports.bypasses_ports, "src/pyspark_moldau/codec/decoder.py", "import time"),
+    (names.has_empty_name, NODE, "class LogManager: ..."),
+    (names.has_empty_name, NODE, "class TopicInfo: ..."),
+    (names.has_empty_name, "src/moldau/broker/utils.py", ""),
+    (names.has_empty_name, "src/moldau/broker/log_helper.py", ""),
+    (names.is_named_by_gerund, "src/moldau/broker/fetching.py", ""),
+    (names.is_named_by_gerund, "src/moldau/broker/waiting/__init__.py", ""),
     (shape.is_too_long, NODE, "x = 1\n" * 501),
     (shape.is_too_long, NODE, "def f():\n" + "    x = 1\n" * 60),
-    (shape.does_not_introduce_itself, NODE, "x = 1"),
-    (shape.leaves_work_behind, NODE, "x = 1  # TO" + "DO: make it two"),
-    (shape.ignores_types_at_large, NODE, "x: int = ''  # type: " + "ignore"),
+    (shape.lacks_module_docstring, NODE, "x = 1"),
+    (shape.has_to_do_comment, NODE, "x = 1  # TO" + "DO: make it two"),
+    (shape.has_bare_type_ignore, NODE, "x: int = ''  # type: " + "ignore"),
     (shape.swallows_errors, NODE, "try: f()\nexcept Exception: pass"),
     (shape.swallows_errors, NODE, "for x in y:\n    try: f()\n    except: continue"),
     (shape.swallows_errors, NODE, "try: f()\nexcept (ValueError, BaseException): ..."),
-    (shape.prints, NODE, "print('here')"),
-    (shape.prints, "src/pyspark_moldau/sink/writers.py", "print('here')"),
-    (shape.sleeps_in_a_test, TEST, "import time\ntime.sleep(1)"),
-    (shape.sleeps_in_a_test, TEST, "from time import sleep"),
+    (shape.prints_outside_cli, NODE, "print('here')"),
+    (shape.prints_outside_cli, "src/pyspark_moldau/sink/writers.py", "print('here')"),
+    (shape.sleeps_in_test, TEST, "import time\ntime.sleep(1)"),
+    (shape.sleeps_in_test, TEST, "from time import sleep"),
 ]
 
 
 @pytest.mark.parametrize(("rule", "path", "text"), BAD)
-def test_the_rule_catches(rule: rules.FileRule, path: str, text: str) -> None:
+def test_rule_finds_the_violation(rule: rules.FileRule, path: str, text: str) -> None:
     assert list(rule(Source(path, text)))
 
 
 GOOD: list[tuple[rules.FileRule, str, str]] = [
-    (world.touches_the_world, "src/moldau/node/ports/clock.py", "import time"),
-    (world.touches_the_world, "src/moldau/cli/start.py", "import subprocess"),
-    (world.touches_the_world, "src/pyspark_moldau/sink/writers.py", "import uuid\nname = uuid.uuid4()"),
-    (world.touches_the_world, NODE, "def f(disk): return disk.open('a')"),
-    (world.touches_the_world, NODE, "from urllib.parse import quote"),
-    (world.touches_the_world, NODE, "from moldau.model.random import draw"),
-    (world.touches_the_world, TEST, "import time"),
-    (names.says_nothing, NODE, "class MetadataImage: ..."),
-    (names.says_nothing, "src/moldau/machines/metadata/image.py", "class Database: ..."),
+    (ports.bypasses_ports, "src/moldau/node/ports/clock.py", "import time"),
+    (ports.bypasses_ports, "src/moldau/cli/start.py", "import subprocess"),
+    (ports.bypasses_ports, "src/pyspark_moldau/sink/writers.py", "import uuid\nname = uuid.uuid4()"),
+    (ports.bypasses_ports, NODE, "def f(disk): return disk.open('a')"),
+    (ports.bypasses_ports, NODE, "from urllib.parse import quote"),
+    (ports.bypasses_ports, NODE, "from moldau.model.random import draw"),
+    (ports.bypasses_ports, TEST, "import time"),
+    (names.has_empty_name, NODE, "class MetadataImage: ..."),
+    (names.has_empty_name, "src/moldau/machines/metadata/image.py", "class Database: ..."),
+    (names.is_named_by_gerund, "src/moldau/broker/fetch_session.py", ""),
+    (names.is_named_by_gerund, "src/moldau/broker/fetching/session.py", ""),
+    (names.is_named_by_gerund, "tests/broker/test_fetching.py", ""),
+    (names.is_named_by_gerund, next(iter(names.GERUND_MODULES)), ""),
     (shape.is_too_long, NODE, "x = 1\n" * 500),
     (shape.is_too_long, NODE, '"""Generated by tools/generate_wire.py."""\n' + "x = 1\n" * 501),
     (shape.is_too_long, NODE, "def f():\n" + "    x = 1\n" * 59),
-    (shape.leaves_work_behind, NODE, "text = 'TO" + "DO'"),
-    (shape.ignores_types_at_large, NODE, "x: int = ''  # type: " + "ignore[assignment]"),
+    (shape.has_to_do_comment, NODE, "text = 'TO" + "DO'"),
+    (shape.has_bare_type_ignore, NODE, "x: int = ''  # type: " + "ignore[assignment]"),
     (shape.swallows_errors, NODE, "try: f()\nexcept OSError: pass"),
     (shape.swallows_errors, NODE, "try: f()\nexcept Exception: log()"),
     (shape.swallows_errors, NODE, "try: f()\nexcept Exception: pass  # the process is gone"),
-    (shape.prints, "src/moldau/cli/start.py", "print('here')"),
-    (shape.prints, "src/pyspark_moldau/java.py", "print('here')"),
-    (shape.sleeps_in_a_test, TEST, "import asyncio\nasyncio.sleep(0)"),
-    (shape.sleeps_in_a_test, TEST, "import time\ntime.sleep(1)  # any moment will do"),
+    (shape.prints_outside_cli, "src/moldau/cli/start.py", "print('here')"),
+    (shape.prints_outside_cli, "src/pyspark_moldau/java.py", "print('here')"),
+    (shape.sleeps_in_test, TEST, "import asyncio\nasyncio.sleep(0)"),
+    (shape.sleeps_in_test, TEST, "import time\ntime.sleep(1)  # any time will do"),
 ]
 
 
 @pytest.mark.parametrize(("rule", "path", "text"), GOOD)
-def test_the_rule_lets_pass(rule: rules.FileRule, path: str, text: str) -> None:
+def test_rule_accepts_correct_code(rule: rules.FileRule, path: str, text: str) -> None:
     assert not list(rule(Source(path, text)))
 
 
@@ -101,12 +109,12 @@ def test_every_file_rule_has_a_bad_sample() -> None:
     assert {rule for rule, _, _ in BAD} == set(rules.FILE_RULES)
 
 
-def test_two_test_files_of_one_name_are_found() -> None:
+def test_test_files_of_the_same_name_are_found() -> None:
     twins = [Source("tests/wire/test_fuzz.py", ""), Source("tests/broker/test_fuzz.py", "")]
-    assert [finding.path for finding in names.hides_another_test(twins)] == ["tests/broker/test_fuzz.py"]
+    assert [finding.path for finding in names.duplicates_test_file_name(twins)] == ["tests/broker/test_fuzz.py"]
 
 
-def test_a_handler_that_nobody_listed_is_found() -> None:
+def test_handler_missing_in_the_table_is_found() -> None:
     handler = dedent("""\
         async def handle(request, context): ...
     """)
@@ -114,13 +122,13 @@ def test_a_handler_that_nobody_listed_is_found() -> None:
         Source("src/moldau/broker/handlers/__init__.py", "from moldau.broker.handlers import fetch"),
         Source("src/moldau/broker/handlers/fetch.py", handler),
         Source("src/moldau/broker/handlers/produce.py", handler),
-        Source("src/moldau/broker/handlers/answers.py", "x = 1"),
+        Source("src/moldau/broker/handlers/responses.py", "x = 1"),
     ]
-    findings = list(places.is_not_in_the_table(sources))
+    findings = list(places.is_missing_in_handler_table(sources))
     assert [finding.path for finding in findings] == ["src/moldau/broker/handlers/produce.py"]
 
 
 @pytest.mark.parametrize("host", ["py" + "pi.example.net", "registry." + "example.net", "--extra-index" + "-url x"])
-def test_a_registry_is_found(host: str) -> None:
-    assert list(places.names_a_registry("README.md", f"see {host}"))
-    assert not list(places.names_a_registry("README.md", "see the schema registry. It is not built."))
+def test_package_registry_is_found(host: str) -> None:
+    assert list(places.names_package_registry("README.md", f"see {host}"))
+    assert not list(places.names_package_registry("README.md", "see the schema registry. It is not built."))

@@ -90,7 +90,7 @@ def test_markers_are_read_from_classes() -> None:
     assert list(promises.marked_tests("t.py", text)) == [MarkedTest("t.py::TestIt::test_a", frozenset({"S1"}))]
 
 
-def test_a_code_that_nobody_promised_is_found() -> None:
+def test_unknown_promise_code_is_found() -> None:
     stray = MarkedTest(TEST_ID, frozenset({"S1", "Z9"}))
     assert promises.contradictions(GROUPS, Evidence((stray,), ()), []) == [f"{TEST_ID} proves Z9, which is no promise"]
 

@@ -20,7 +20,7 @@ def test_ours_and_those_that_are_too_old_are_not_tried() -> None:
     assert choose([too_old, OLD, NEW], ours=OLD.version) == ([NEW], [])
 
 
-def test_one_that_cannot_make_environments_is_told_of_unless_another_of_its_version_can() -> None:
+def test_python_without_venv_is_reported_unless_another_of_its_version_has_it() -> None:
     bare, unable = NEW._replace(program="/bare", can_make_environments=False), OLD._replace(can_make_environments=False)
     chosen, left_out = choose([bare, unable, NEW], ours=(3, 12, 1))
     assert chosen == [NEW]

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from demo.checking import Found, Made, count_ids
 from demo.children import Children, in_sessions
-from demo.watching import Batches, batches, transactional_id
+from demo.pipeline_state import Batches, batches, transactional_id
+from demo.result_check import Found, Made, count_ids
 
 MADE = Made(seed=1, events=5, late=0, repeated=2, broken=3, records=10, seconds=1.0)
 FOUND = Found(out=5, twice=0, lost=0, strangers=0, dead_letters=3, lake=5)

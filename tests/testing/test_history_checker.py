@@ -75,7 +75,7 @@ def test_what_a_transaction_of_unknown_fate_read_is_read_if_its_results_are_seen
     assert book.anomalies() == ([] if is_seen else ["lost write"])
 
 
-def test_what_nobody_reads_is_unseen_once_all_should_have_been_read() -> None:
+def test_unread_write_is_unseen_once_all_should_have_been_read() -> None:
     book = Notebook()
     book.send(1, 0)
     book.send(2, 1)
@@ -84,7 +84,7 @@ def test_what_nobody_reads_is_unseen_once_all_should_have_been_read() -> None:
     assert book.anomalies(is_complete=True) == ["unseen"]
 
 
-def test_a_write_whose_offset_was_not_told_is_unseen_if_nobody_reads_it() -> None:
+def test_write_without_offset_is_unseen_when_it_is_not_read() -> None:
     book = Notebook()
     book.send(1, -1)
     book.send(2, 5)
@@ -115,7 +115,7 @@ def test_a_read_of_a_transaction_that_failed_is_an_aborted_read() -> None:
     assert book.anomalies() == ["aborted read"]
 
 
-def test_a_value_that_nobody_sent_is_found() -> None:
+def test_value_that_was_never_sent_is_found() -> None:
     book = Notebook()
     book.poll((0, 99))
     assert book.anomalies() == ["read from nowhere"]
@@ -149,7 +149,7 @@ def test_a_poll_that_goes_back_is_found() -> None:
 
 
 @pytest.mark.parametrize("why", ["crash", "assign"])
-def test_a_client_that_begins_anew_may_go_back_and_skip(why: str) -> None:
+def test_restarted_client_may_go_back_and_skip(why: str) -> None:
     book = Notebook()
     for value in range(3):
         book.send(value, value)

@@ -1,4 +1,4 @@
-"""The proxy passes frames both ways, holds those it is told to, and delivers them after the client has left."""
+"""The proxy forwards frames both ways, holds selected ones, and delivers them after the client has left."""
 
 import contextlib
 import socket
@@ -130,7 +130,7 @@ def test_released_requests_pass(proxy: HoldingProxy) -> None:
 
 
 def test_a_broker_that_is_down_is_down_through_the_proxy() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
-        address = nobody.getsockname()
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        address = unused.getsockname()
     with HoldingProxy(*address) as proxy, connect(proxy) as connection:
         assert read(connection, 1) == b""

@@ -30,7 +30,7 @@ def wires() -> Iterator[Wires]:
 
 
 def answer(wires: Wires, one: int, another: int) -> str:
-    """What one end hears from another where nobody listens: a refusal, if both ways are open."""
+    """Connect from one end to a port of another without a listener: refused if both directions are open."""
     if one == RUNNER:
         try:
             socket.create_connection((wires.address(another), PORT), 0.5)

@@ -22,50 +22,50 @@ def lane(batches: int = 3) -> PartitionPipeline:
     return made
 
 
-def hear(heard: PartitionPipeline, *outcomes: int | OSError | KafkaError) -> None:
-    heard._handle(list(zip(tuple(heard._waiting), outcomes, strict=True)))
+def handle(pipeline: PartitionPipeline, *outcomes: int | OSError | KafkaError) -> None:
+    pipeline._handle(list(zip(tuple(pipeline._waiting), outcomes, strict=True)))
 
 
-def sequences(heard: PartitionPipeline) -> list[tuple[int, int]]:
+def sequences(pipeline: PartitionPipeline) -> list[tuple[int, int]]:
     """The epoch and first sequence number of all waiting batches."""
-    headers = [read_header(heard._encode(numbers)) for numbers in heard._waiting]
+    headers = [read_header(pipeline._encode(numbers)) for numbers in pipeline._waiting]
     return [(each.producer_epoch, each.base_sequence) for each in headers]
 
 
 def test_unacknowledged_batches_are_retried_with_their_sequence_numbers() -> None:
-    heard = lane()
-    before = sequences(heard)
+    pipeline = lane()
+    before = sequences(pipeline)
     with pytest.raises(NotLeaderOrFollower):
-        hear(heard, 0, NotLeaderOrFollower(), NotLeaderOrFollower())
-    assert sequences(heard) == before[1:]
+        handle(pipeline, 0, NotLeaderOrFollower(), NotLeaderOrFollower())
+    assert sequences(pipeline) == before[1:]
 
 
 def test_gap_starts_a_new_producer_epoch() -> None:
-    heard = lane()
-    hear(heard, NotEnoughReplicas("too few"), GAP, GAP)
-    assert sequences(heard) == [(0, 0), (0, 10), (0, 20)]
-    hear(heard, NotEnoughReplicas("too few"), GAP, GAP)
-    assert sequences(heard) == [(1, 0), (1, 10), (1, 20)]
+    pipeline = lane()
+    handle(pipeline, NotEnoughReplicas("too few"), GAP, GAP)
+    assert sequences(pipeline) == [(0, 0), (0, 10), (0, 20)]
+    handle(pipeline, NotEnoughReplicas("too few"), GAP, GAP)
+    assert sequences(pipeline) == [(1, 0), (1, 10), (1, 20)]
 
 
 def test_gap_reported_by_a_broker_that_rejected_the_first_batch_is_found() -> None:
     with pytest.raises(Violation, match="rejected 0 itself"):
-        hear(lane(), NotLeaderOrFollower(), NotLeaderOrFollower(), GAP)
+        handle(lane(), NotLeaderOrFollower(), NotLeaderOrFollower(), GAP)
 
 
 @pytest.mark.parametrize("outcomes", [(GAP, GAP, GAP), (0, GAP, GAP)])
 def test_gap_reported_without_a_missing_batch_is_found(outcomes: tuple[int | KafkaError, ...]) -> None:
     with pytest.raises(Violation, match="no batch is missing"):
-        hear(lane(), *outcomes)
+        handle(lane(), *outcomes)
 
 
 def test_acknowledgement_covers_earlier_batches() -> None:
-    heard = lane()
+    pipeline = lane()
     with pytest.raises(RequestTimedOut):
-        hear(heard, RequestTimedOut("late"), 10, RequestTimedOut("late"))
-    assert [each.first for each in heard._waiting] == [20]
+        handle(pipeline, RequestTimedOut("late"), 10, RequestTimedOut("late"))
+    assert [each.first for each in pipeline._waiting] == [20]
 
 
 def test_acknowledgement_at_a_wrong_offset_is_found() -> None:
     with pytest.raises(Violation, match="acknowledged at offset 20"):
-        hear(lane(), 0, 20, 30)
+        handle(lane(), 0, 20, 30)

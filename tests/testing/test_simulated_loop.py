@@ -96,7 +96,7 @@ def test_exception_in_a_callback_fails_the_run() -> None:
 
 def test_unretrieved_task_exception_fails_the_run() -> None:
     async def break_down() -> None:
-        raise ValueError("unheard")
+        raise ValueError("unretrieved")
 
     async def main() -> None:
         task = asyncio.create_task(break_down())
@@ -104,7 +104,7 @@ def test_unretrieved_task_exception_fails_the_run() -> None:
         del task
         await asyncio.sleep(0)
 
-    with pytest.raises(SimulationFailed, match="unheard"):
+    with pytest.raises(SimulationFailed, match="unretrieved"):
         SimulatedLoop().run(main())
 
 
@@ -113,7 +113,7 @@ def test_task_exceptions_of_killed_processes_are_ignored(is_killed: bool) -> Non
     process, loop = SimulatedProcess("process"), SimulatedLoop()
 
     async def break_down() -> None:
-        raise ValueError("unheard")
+        raise ValueError("unretrieved")
 
     async def main() -> None:
         task = loop.create_task(break_down(), context=context_of(process))
@@ -123,7 +123,7 @@ def test_task_exceptions_of_killed_processes_are_ignored(is_killed: bool) -> Non
         del task
         await asyncio.sleep(0)
 
-    with nullcontext() if is_killed else pytest.raises(SimulationFailed, match="unheard"):
+    with nullcontext() if is_killed else pytest.raises(SimulationFailed, match="unretrieved"):
         loop.run(main())
 
 

@@ -61,7 +61,7 @@ def test_vote_that_is_not_durable_is_found(is_synced: bool) -> None:
         probe.check("node-1", Quorum(5, False, 0, vote), has_written=False)
     else:
         disk.open(f"{FOLDER}/{METADATA}/quorum-state", create=True).pwrite(QuorumState(5, voted_id=2).encode(), 0)
-    probe.check("node-1", Quorum(5, False, 0), has_written=False)  # while it writes, nobody has heard of it
+    probe.check("node-1", Quorum(5, False, 0), has_written=False)  # while it is being written, it is not sent
     if not is_synced:
         with pytest.raises(Violation, match="voted for 2 in epoch 5, but its disk has"):
             probe.check("node-1", Quorum(5, False, 0, vote), has_written=False)
@@ -251,7 +251,7 @@ def test_eligible_replica_without_committed_records_is_found() -> None:
         probe.check("node-1", [leader(1, 1, (1, 2))], has_written=False)
 
 
-ALL_THREE = ((1, NO_EPOCH), (2, NO_EPOCH), (3, NO_EPOCH))  # in a cluster where nobody is registered
+ALL_THREE = ((1, NO_EPOCH), (2, NO_EPOCH), (3, NO_EPOCH))  # no broker is registered
 
 
 def test_high_watermark_above_a_joining_replica_is_found() -> None:
@@ -274,9 +274,9 @@ def test_join_of_a_replica_behind_the_epoch_start_is_found() -> None:
     probe.check("node-1", [now], has_written=True)
     with pytest.raises(Violation, match="requests to add node-3, which ends at 1, before the start of the epoch at 2"):
         probe.check("node-1", [now._replace(proposed=ALL_THREE)], has_written=False)
-    of_another_life = ((1, NO_EPOCH), (2, NO_EPOCH), (3, 7))
-    probe.check("node-1", [now._replace(proposed=of_another_life)], has_written=False)
-    probe.check("node-1", [now._replace(isr=(1, 3), proposed=ALL_THREE)], has_written=False)  # has not heard who left
+    of_old_process = ((1, NO_EPOCH), (2, NO_EPOCH), (3, 7))
+    probe.check("node-1", [now._replace(proposed=of_old_process)], has_written=False)
+    probe.check("node-1", [now._replace(isr=(1, 3), proposed=ALL_THREE)], has_written=False)  # 2 has left
     disks.write("node-3", batch(1))
     probe.check("node-1", [now._replace(proposed=ALL_THREE)], has_written=True)
 

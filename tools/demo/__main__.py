@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from demo.checking import Found, Made, look
 from demo.children import Children
-from demo.watching import OPEN, Lags, batches, transaction_state, transactional_id
+from demo.pipeline_state import OPEN, Lags, batches, transaction_state, transactional_id
+from demo.result_check import Found, Made, look
 from moldau.cli.cluster_client import connect
 from moldau.client.blocking_client import BlockingClient
 from moldau.client.types import NewTopic

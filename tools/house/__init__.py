@@ -1,1 +1,1 @@
-"""The house rules as code: each rule reads one source file, or all of them, and names what breaks it."""
+"""The house rules as code: each rule checks one file, or all files, and yields its findings."""

@@ -1,4 +1,4 @@
-"""The rules about things that must be found where people look: the handlers' table, and no private host names."""
+"""Rules about the handler table and about host names of package registries."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -9,8 +9,8 @@ from house.source import Finding, Source
 HANDLERS = "broker/handlers/"
 TABLES = ("__init__.py", "table.py")
 
-# Where packages and images come from is the business of whoever installs; the patterns are cut in two so that this
-# file does not find itself.
+# The sources of packages and images belong to the settings of a machine. The patterns are split so that this file does
+# not match itself.
 _INDEX = re.compile(
     r"index" + r"-url|py" + r"pi\.[a-z]|pythonhosted\." + r"org|artifactory\.|nexus\.[a-z]|registry\.[a-z0-9-]+\.[a-z]"
     r"|docker\."
@@ -22,23 +22,23 @@ _INDEX = re.compile(
 )
 
 
-def names_a_registry(path: str, text: str) -> Iterator[Finding]:
-    """No host name of a package index, registry or mirror in any file."""
+def names_package_registry(path: str, text: str) -> Iterator[Finding]:
+    """No file contains the host name of a package index, registry or mirror."""
     for number, line in enumerate(text.splitlines(), 1):
         if found := _INDEX.search(line):
-            yield Finding(path, number, f"'{found.group()}' names a registry; leave that to the machine's settings")
+            yield Finding(path, number, f"'{found.group()}' is a package registry: leave it to the machine's settings")
 
 
-def is_not_in_the_table(sources: Sequence[Source]) -> Iterator[Finding]:
-    """Every handler file has its line in the one table of handlers."""
+def is_missing_in_handler_table(sources: Sequence[Source]) -> Iterator[Finding]:
+    """Every handler module is listed in the handler table."""
     handlers = [source for source in sources if source.place.startswith(HANDLERS)]
     tables = [source for source in handlers if PurePosixPath(source.path).name in TABLES]
     listed = {word for table in tables for word in re.findall(r"\w+", table.text)}
     for source in handlers:
         stem = PurePosixPath(source.path).stem
-        if _answers_an_api(source) and stem not in listed:
-            yield Finding(source.path, 1, f"{stem} is missing in the table of handlers")
+        if _is_handler(source) and stem not in listed:
+            yield Finding(source.path, 1, f"{stem} is missing in the handler table")
 
 
-def _answers_an_api(source: Source) -> bool:
+def _is_handler(source: Source) -> bool:
     return any(getattr(node, "name", "") == "handle" for node in source.tree.body)

@@ -4,7 +4,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
-from house import names, places, shape, world
+from house import names, places, ports, shape
 from house.source import ROOT, Finding, Source, repository
 
 FileRule = Callable[[Source], Iterator[Finding]]
@@ -12,18 +12,19 @@ RepositoryRule = Callable[[Sequence[Source]], Iterator[Finding]]
 TextRule = Callable[[str, str], Iterator[Finding]]
 
 FILE_RULES: tuple[FileRule, ...] = (
-    world.touches_the_world,
-    names.says_nothing,
+    ports.bypasses_ports,
+    names.has_empty_name,
+    names.is_named_by_gerund,
     shape.is_too_long,
-    shape.does_not_introduce_itself,
-    shape.leaves_work_behind,
-    shape.ignores_types_at_large,
+    shape.lacks_module_docstring,
+    shape.has_to_do_comment,
+    shape.has_bare_type_ignore,
     shape.swallows_errors,
-    shape.prints,
-    shape.sleeps_in_a_test,
+    shape.prints_outside_cli,
+    shape.sleeps_in_test,
 )
-REPOSITORY_RULES: tuple[RepositoryRule, ...] = (names.hides_another_test, places.is_not_in_the_table)
-TEXT_RULES: tuple[TextRule, ...] = (places.names_a_registry,)
+REPOSITORY_RULES: tuple[RepositoryRule, ...] = (names.duplicates_test_file_name, places.is_missing_in_handler_table)
+TEXT_RULES: tuple[TextRule, ...] = (places.names_package_registry,)
 
 
 @cache
@@ -32,7 +33,7 @@ def sources() -> tuple[Source, ...]:
 
 
 def tracked_texts() -> Iterator[tuple[str, str]]:
-    """Path and text of every text file that git keeps, or would."""
+    """Yield path and text of every text file that is tracked, or would be."""
     listing = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -44,4 +45,4 @@ def tracked_texts() -> Iterator[tuple[str, str]]:
         try:
             yield path, (ROOT / path).read_text()
         except (UnicodeDecodeError, FileNotFoundError, IsADirectoryError):
-            continue  # a binary file, or one that is being replaced
+            continue  # a binary file, or one being replaced

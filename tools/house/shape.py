@@ -1,4 +1,4 @@
-"""The rules about the shape of the code: sizes, docstrings, comments, and a few statements nobody should write."""
+"""Rules about code: sizes, docstrings, comments, and a few banned statements."""
 
 import ast
 import re
@@ -11,12 +11,12 @@ FUNCTION_LINES_MAX = 60
 
 PRINTING_PLACES = ("cli/", "pyspark_moldau/java.py")  # `python -m pyspark_moldau.java` is a command as well
 
-_UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")
+_TO_DO_WORDS = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")
 _BARE_IGNORE = re.compile(r"type:\s*ignore(?!\[)")
 
 
 def is_too_long(source: Source) -> Iterator[Finding]:
-    """A file is one noun: at most 500 lines. A function that passes 60 is two."""
+    """A file has at most 500 lines, a function at most 60."""
     if source.is_generated:
         return
     lines = len(source.text.splitlines())
@@ -29,34 +29,34 @@ def is_too_long(source: Source) -> Iterator[Finding]:
                 yield source.finding(node, f"{node.name} has {length} lines; the most is {FUNCTION_LINES_MAX}")
 
 
-def does_not_introduce_itself(source: Source) -> Iterator[Finding]:
-    """Every module opens with what lives there."""
+def lacks_module_docstring(source: Source) -> Iterator[Finding]:
+    """Every module starts with a docstring."""
     if source.text.strip() and not ast.get_docstring(source.tree):
-        yield Finding(source.path, 1, "a module opens with a docstring of one to three lines")
+        yield Finding(source.path, 1, "the module has no docstring")
 
 
-def leaves_work_behind(source: Source) -> Iterator[Finding]:
-    """What is left to do is an issue, not a comment."""
+def has_to_do_comment(source: Source) -> Iterator[Finding]:
+    """Open work is tracked in issues, not in comments."""
     for line, comment in source.comments:
-        if word := _UNFINISHED.search(comment):
+        if word := _TO_DO_WORDS.search(comment):
             yield Finding(source.path, line, f"{word.group()} in a comment: do it, or open an issue")
 
 
-def ignores_types_at_large(source: Source) -> Iterator[Finding]:
-    """A silenced type error says which one it is."""
+def has_bare_type_ignore(source: Source) -> Iterator[Finding]:
+    """A type ignore names the error code."""
     for line, comment in source.comments:
         if _BARE_IGNORE.search(comment):
-            yield Finding(source.path, line, "say which error is ignored: type: ignore[code]")
+            yield Finding(source.path, line, "name the ignored error: type: ignore[code]")
 
 
 def swallows_errors(source: Source) -> Iterator[Finding]:
-    """Catching everything and doing nothing hides our own bugs, unless a comment says why it cannot."""
+    """Catching every exception and doing nothing hides bugs; a comment must give the reason."""
     commented = {line for line, _ in source.comments}
     for node in source.nodes:
         if isinstance(node, ast.ExceptHandler) and _catches_all(node.type) and all(map(_does_nothing, node.body)):
             lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
             if commented.isdisjoint(lines):
-                yield source.finding(node, "every exception is caught, nothing is done, and nobody says why")
+                yield source.finding(node, "every exception is ignored, without a comment that gives the reason")
 
 
 def _catches_all(kind: ast.expr | None) -> bool:
@@ -69,22 +69,22 @@ def _does_nothing(statement: ast.stmt) -> bool:
     return is_constant or isinstance(statement, ast.Pass | ast.Continue)
 
 
-def prints(source: Source) -> Iterator[Finding]:
-    """Only the command line speaks to a terminal; the rest logs."""
+def prints_outside_cli(source: Source) -> Iterator[Finding]:
+    """Only the command line prints; other code logs."""
     if source.place and not source.place.startswith(PRINTING_PLACES):
         for node in source.nodes:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
                 yield source.finding(node, "print() outside the command line")
 
 
-def sleeps_in_a_test(source: Source) -> Iterator[Finding]:
-    """A test waits for what it wants to see, never for a while, unless a comment says why there is nothing to see."""
+def sleeps_in_test(source: Source) -> Iterator[Finding]:
+    """A test waits for a condition, not for a time; a comment must give the reason for a sleep."""
     if not source.is_test:
         return
     commented = {line for line, _ in source.comments}
     for node in source.nodes:
         match node:
             case ast.ImportFrom(module="time", names=names) if any(name.name == "sleep" for name in names):
-                yield source.finding(node, "from time import sleep: write time.sleep, so that it is seen")
+                yield source.finding(node, "from time import sleep: write time.sleep, so that this rule sees it")
             case ast.Attribute(value=ast.Name(id="time"), attr="sleep") if node.lineno not in commented:
-                yield source.finding(node, "time.sleep in a test, and nobody says why")
+                yield source.finding(node, "time.sleep in a test, without a comment that gives the reason")

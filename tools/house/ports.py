@@ -1,13 +1,13 @@
-"""The rule that keeps clocks, chance, threads, files and sockets behind the ports."""
+"""The rule that clocks, randomness, threads, files and sockets are used only behind ports."""
 
 import ast
 from collections.abc import Iterator
 
 from house.source import Finding, Source
 
-# Where the world may be touched: the real ports, the simulated ones, the programs that a person runs, and Spark's
-# processes, which have no ports; but not the codec and the options of the Spark data source.
-WORLDLY_PLACES = (
+# Code that may use them directly: the real ports, the simulated ones, command-line programs, and Spark's processes,
+# which have no ports; but not the codec and the options of the Spark data source.
+EXEMPT_PACKAGES = (
     "node/ports/",
     "testing/",
     "cli/",
@@ -21,70 +21,70 @@ WORLDLY_PLACES = (
     "pyspark_moldau/spark_session.py",
 )
 
-WORLDLY_MODULES = frozenset(
+PORT_MODULES = frozenset(
     "concurrent fcntl glob mmap multiprocessing os pathlib queue random sched secrets select selectors shutil socket "
     "socketserver ssl subprocess tempfile threading time urllib http".split()
 )
-# Files that may use one such module all the same, and why.
+# Files that may use one of the modules, with the reason.
 EXCEPTIONS: dict[tuple[str, str], str] = {
-    ("node/run.py", "os"): "the process itself: a pipe of the parent says when to stop",
+    ("node/run.py", "os"): "reads the pipe by which the parent process stops this one",
     ("pyspark_moldau/options/sink_options.py", "pathlib.Path"): "the default staging directory",
     ("pyspark_moldau/options/sink_options.py", "tempfile"): "the default staging directory",
-    ("records/compression.py", "mmap"): "anonymous memory, of which only what a codec fills is ever touched",
+    ("records/compression.py", "mmap"): "anonymous memory, of which a codec touches only what it fills",
 }
-# Parts of those modules that only compute. `os.PathLike` is a type; the errors are raised by the ports.
+# Parts of those modules without side effects.
 HARMLESS = frozenset({"os.PathLike", "os.strerror", "pathlib.PurePath", "pathlib.PurePosixPath", "urllib.parse"})
-WORLDLY_NAMES = frozenset(
+PORT_NAMES = frozenset(
     "datetime.datetime.now datetime.datetime.utcnow datetime.datetime.today datetime.date.today uuid.uuid1 uuid.uuid4 "
     "asyncio.to_thread asyncio.open_connection asyncio.start_server asyncio.open_unix_connection "
     "asyncio.start_unix_server asyncio.create_subprocess_exec asyncio.create_subprocess_shell io.open".split()
 )
 # Methods of an event loop, whatever the loop is called.
-WORLDLY_METHODS = frozenset(
+PORT_METHODS = frozenset(
     "run_in_executor create_server create_connection create_unix_server create_unix_connection "
     "create_datagram_endpoint sock_accept sock_connect sock_recv sock_recv_into sock_sendall sock_sendfile "
     "subprocess_exec subprocess_shell".split()
 )
 
 
-def touches_the_world(source: Source) -> Iterator[Finding]:
-    """Product code asks a port for time, chance, files, threads and sockets."""
-    if not source.place or source.place.startswith(WORLDLY_PLACES):
+def bypasses_ports(source: Source) -> Iterator[Finding]:
+    """Product code uses time, randomness, files, threads and sockets through ports."""
+    if not source.place or source.place.startswith(EXEMPT_PACKAGES):
         return
     names = _imported_names(source)
     for node in source.nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
-            yield from _worldly_imports(source, node)
+            yield from _port_imports(source, node)
         elif isinstance(node, ast.Call):
-            yield from _worldly_call(source, node, names)
+            yield from _port_call(source, node, names)
 
 
-def _worldly_imports(source: Source, node: ast.Import | ast.ImportFrom) -> Iterator[Finding]:
+def _port_imports(source: Source, node: ast.Import | ast.ImportFrom) -> Iterator[Finding]:
     for alias in node.names:
         name = f"{node.module}.{alias.name}" if isinstance(node, ast.ImportFrom) else alias.name
-        if not getattr(node, "level", 0) and _is_worldly(name) and (source.place, name) not in EXCEPTIONS:
+        if not getattr(node, "level", 0) and _needs_port(name) and (source.place, name) not in EXCEPTIONS:
             yield source.finding(node, f"{name} belongs behind a port (moldau.model.ports)")
 
 
-def _is_worldly(name: str) -> bool:
+def _needs_port(name: str) -> bool:
     is_harmless = any(name == harmless or name.startswith(f"{harmless}.") for harmless in HARMLESS)
-    return name in WORLDLY_NAMES or (name.split(".")[0] in WORLDLY_MODULES and not is_harmless)
+    return name in PORT_NAMES or (name.split(".")[0] in PORT_MODULES and not is_harmless)
 
 
-def _worldly_call(source: Source, node: ast.Call, names: dict[str, str]) -> Iterator[Finding]:
+def _port_call(source: Source, node: ast.Call, names: dict[str, str]) -> Iterator[Finding]:
     match node.func:
         case ast.Name(id="open"):
             yield source.finding(node, "open() belongs behind the Disk port")
-        case ast.Attribute(attr=attr) if attr in WORLDLY_METHODS:
+        case ast.Attribute(attr=attr) if attr in PORT_METHODS:
             yield source.finding(node, f".{attr}() belongs behind a port")
         case ast.Attribute() as function:
             name = _full_name(function, names)
-            if name in WORLDLY_NAMES:
+            if name in PORT_NAMES:
                 yield source.finding(node, f"{name} belongs behind a port")
 
 
 def _imported_names(source: Source) -> dict[str, str]:
-    """What each imported name of the module stands for: `dt` → `datetime`."""
+    """Map each imported name to its full name: `dt` → `datetime`."""
     names: dict[str, str] = {}
     for node in source.nodes:
         if isinstance(node, ast.Import):
