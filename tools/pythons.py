@@ -19,7 +19,7 @@ ON_PATH: Final = ("python3.11", "python3.12", "python3.13", "python3.14")
 ASK_S_MAX: Final = 30
 TELLING: Final = (
     "tests/ports/test_sockets.py",
-    "tests/ports/test_names.py",
+    "tests/ports/test_resolver.py",
     "tests/ports/test_files_and_pages.py",
     "tests/testing/test_simulated_loop.py",
     "tests/testing/test_broker_fixture.py",

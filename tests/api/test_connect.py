@@ -38,7 +38,7 @@ def read(connection: Connection, topic: str, count: int, **options: object) -> l
     return found
 
 
-def test_what_is_published_is_consumed_with_its_key_headers_and_time(connection: Connection) -> None:
+def test_published_message_is_consumed_with_key_headers_and_time(connection: Connection) -> None:
     connection.create_topic("orders", partitions=3)
     place = connection.publish(
         "orders", {"id": 7}, key="customer-1", headers={"source": "web"}, timestamp_ms=1_700_000_000_000, waits=True
@@ -55,7 +55,7 @@ def test_what_is_published_is_consumed_with_its_key_headers_and_time(connection:
     ("value", "stored"),
     [(b"\x00\xff", b"\x00\xff"), ("žluťoučký", "žluťoučký".encode()), ([1, 2], b"[1,2]"), (3, b"3"), (None, None)],
 )
-def test_values_are_stored_as_one_would_expect(connection: Connection, value: object, stored: bytes | None) -> None:
+def test_values_are_encoded_by_type(connection: Connection, value: object, stored: bytes | None) -> None:
     connection.create_topic("values")
     place = connection.publish("values", value, key="k", waits=True)  # type: ignore[arg-type]
     assert place is not None
@@ -63,7 +63,7 @@ def test_values_are_stored_as_one_would_expect(connection: Connection, value: ob
     assert message.value == stored
 
 
-def test_a_group_goes_on_where_it_was(connection: Connection) -> None:
+def test_group_resumes_at_its_committed_offset(connection: Connection) -> None:
     connection.create_topic("clicks")
     for number in range(10):
         connection.publish("clicks", str(number))
@@ -74,7 +74,7 @@ def test_a_group_goes_on_where_it_was(connection: Connection) -> None:
 
 
 @pytest.mark.proves("C6", part="at least once")
-def test_a_message_whose_processing_fails_comes_again(connection: Connection) -> None:
+def test_message_is_redelivered_when_processing_fails(connection: Connection) -> None:
     connection.create_topic("jobs")
     for number in range(3):
         connection.publish("jobs", str(number))
@@ -91,7 +91,7 @@ def test_a_message_whose_processing_fails_comes_again(connection: Connection) ->
     assert [message.text for message in read(connection, "jobs", 2, group="workers")] == ["1", "2"]
 
 
-def test_offsets_are_committed_by_hand(connection: Connection) -> None:
+def test_offsets_are_committed_manually(connection: Connection) -> None:
     connection.create_topic("manual")
     for number in range(5):
         connection.publish("manual", str(number))
@@ -107,7 +107,7 @@ def test_offsets_are_committed_by_hand(connection: Connection) -> None:
     assert read(connection, "manual", 1, group="careful")[0].text == "1"
 
 
-def test_reading_begins_at_an_offset_or_a_time(connection: Connection) -> None:
+def test_consume_starts_at_an_offset_or_a_time(connection: Connection) -> None:
     connection.create_topic("replayed")
     for number in range(5):
         connection.publish("replayed", str(number), timestamp_ms=1_700_000_000_000 + number * 1000)
@@ -118,7 +118,7 @@ def test_reading_begins_at_an_offset_or_a_time(connection: Connection) -> None:
     assert read(connection, "replayed", 1, start=when, group="since")[0].text == "2"
 
 
-def test_what_cannot_be_done_is_said(connection: Connection, broker: Broker) -> None:
+def test_invalid_calls_raise_failed(connection: Connection, broker: Broker) -> None:
     with pytest.raises(Failed, match="Name at least one topic"):
         connection.consume()
     with pytest.raises(Failed, match="nothing-here"):
@@ -136,7 +136,7 @@ def test_what_cannot_be_done_is_said(connection: Connection, broker: Broker) -> 
     other.close()
 
 
-def test_a_cluster_that_is_not_there_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_cluster_raises_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("moldau.api.connection.TIMEOUT_S", 0.5)
     with moldau.connect("127.0.0.1:1") as nobody:
         for ask in (nobody.create_topic, nobody.delete_topic):
@@ -148,9 +148,7 @@ def test_a_cluster_that_is_not_there_is_told_in_words(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     "members", [{"partition_assignment_strategy": "cooperative-sticky"}, {"group_protocol": "consumer"}]
 )
-def test_a_group_that_gives_partitions_out_one_by_one_begins_where_it_is_told(
-    connection: Connection, members: dict[str, str]
-) -> None:
+def test_cooperative_group_starts_at_the_given_position(connection: Connection, members: dict[str, str]) -> None:
     connection.create_topic("stepwise", partitions=2)
     group = f"of-{next(iter(members.values()))}"
     for number in range(5):
@@ -161,7 +159,7 @@ def test_a_group_that_gives_partitions_out_one_by_one_begins_where_it_is_told(
 
 
 @pytest.mark.proves("A2", part="publish and consume")
-def test_a_look_up_that_fails_while_a_group_gives_partitions_out_is_told_in_words(
+def test_failed_lookup_during_assignment_raises_failed(
     connection: Connection, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection.create_topic("interrupted")
@@ -181,7 +179,7 @@ def test_a_look_up_that_fails_while_a_group_gives_partitions_out_is_told_in_word
             broker.resume()
 
 
-def test_functions_to_call_back_keep_their_names(connection: Connection) -> None:
+def test_callback_settings_keep_their_names(connection: Connection) -> None:
     connection.create_topic("counted")
     told: list[str] = []
     with connection.consume("counted", stats_cb=told.append, statistics_interval_ms=50, idle_s=1) as messages:
@@ -190,7 +188,7 @@ def test_functions_to_call_back_keep_their_names(connection: Connection) -> None
 
 
 @pytest.mark.proves("A2", part="publish and consume")
-def test_who_waits_for_a_message_hears_of_that_one_though_others_publish_too(connection: Connection) -> None:
+def test_waiting_publish_returns_its_own_result(connection: Connection) -> None:
     connection.create_topic("letters", partitions=2, max_message_bytes=1000)
     letters = [b"x", random.randbytes(5000)]  # the second is too large, and does not compress
 
@@ -213,7 +211,7 @@ def test_who_waits_for_a_message_hears_of_that_one_though_others_publish_too(con
 
 
 @pytest.mark.proves("A2", part="publish and consume")
-def test_what_threads_publish_first_at_the_same_time_is_all_seen_to_its_end(
+def test_concurrent_first_publishes_are_all_flushed(
     connection: Connection, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection.create_topic("together", max_message_bytes=1000)
@@ -230,7 +228,7 @@ def test_what_threads_publish_first_at_the_same_time_is_all_seen_to_its_end(
 
 
 @pytest.mark.proves("A2", part="publish and consume")
-def test_a_failure_that_nobody_waits_for_any_more_is_told_to_the_next(connection: Connection, broker: Broker) -> None:
+def test_unawaited_failure_is_raised_by_the_next_call(connection: Connection, broker: Broker) -> None:
     connection.create_topic("late")
     with moldau.connect(broker.bootstrap_servers, message_timeout_ms=2_000) as other:
         other.publish("late", "first", waits=True)
@@ -247,9 +245,7 @@ def test_a_failure_that_nobody_waits_for_any_more_is_told_to_the_next(connection
 @pytest.mark.proves("A2", part="publish and consume")
 @pytest.mark.parametrize("group", [None, "from-behind-the-end"])
 @pytest.mark.parametrize("start", [4, 1000, 10**25])
-def test_who_begins_behind_the_end_is_not_sent_to_the_start(
-    connection: Connection, group: str | None, start: int
-) -> None:
+def test_start_beyond_the_end_is_clamped_to_the_end(connection: Connection, group: str | None, start: int) -> None:
     topic = f"behind-{group}-{start}"
     connection.create_topic(topic)
     for number in range(3):
@@ -258,12 +254,12 @@ def test_who_begins_behind_the_end_is_not_sent_to_the_start(
         assert [message.offset for message in messages] == []
 
 
-def test_a_group_without_a_name_is_refused(connection: Connection) -> None:
+def test_empty_group_name_is_rejected(connection: Connection) -> None:
     with pytest.raises(Failed, match="use a name"):
         connection.consume("orders", group="")
 
 
 @pytest.mark.parametrize("group", [None, "beginners"])
-def test_a_word_for_the_start_that_means_nothing_is_refused_at_once(connection: Connection, group: str | None) -> None:
+def test_invalid_start_is_rejected_at_once(connection: Connection, group: str | None) -> None:
     with pytest.raises(Failed, match="start='beginning' is invalid: use 'earliest' or 'latest', an off"):
         connection.consume("orders", group=group, start="beginning")

@@ -44,7 +44,7 @@ def fill(connection: Connection, topic: str, count: int, partitions: int = 1) ->
     connection.flush()
 
 
-def test_each_message_is_a_sign_of_life(connection: Connection) -> None:
+def test_each_message_keeps_the_membership_alive(connection: Connection) -> None:
     fill(connection, "slow", 10)
     found = []
     with connection.consume("slow", group="slow", idle_s=1, **PATIENCE) as messages:
@@ -57,7 +57,7 @@ def test_each_message_is_a_sign_of_life(connection: Connection) -> None:
         assert next(messages).text == "new"
 
 
-def test_a_second_member_gets_its_share_while_the_first_is_busy(connection: Connection) -> None:
+def test_second_member_gets_partitions_while_the_first_is_busy(connection: Connection) -> None:
     count = 200
     fill(connection, "shared", count, partitions=2)
     has_second_begun = threading.Event()
@@ -84,7 +84,7 @@ def test_a_second_member_gets_its_share_while_the_first_is_busy(connection: Conn
         thread.join()
 
 
-def test_a_message_that_takes_too_long_is_told_and_comes_again(connection: Connection) -> None:
+def test_message_beyond_max_poll_interval_fails_and_is_redelivered(connection: Connection) -> None:
     fill(connection, "endless", 1)
     with connection.consume("endless", group="endless", idle_s=15, **PATIENCE) as messages:
         first = next(messages)
@@ -94,7 +94,7 @@ def test_a_message_that_takes_too_long_is_told_and_comes_again(connection: Conne
         assert next(messages) == first
 
 
-def test_a_message_of_a_partition_that_was_lost_is_no_error(connection: Connection) -> None:
+def test_message_of_a_revoked_partition_is_not_an_error(connection: Connection) -> None:
     fill(connection, "lost", 2)
     with connection.consume("lost", group="lost", idle_s=0.5) as messages:
         assert next(messages).text == "0"
@@ -104,13 +104,13 @@ def test_a_message_of_a_partition_that_was_lost_is_no_error(connection: Connecti
         assert next(messages).text == "0"
 
 
-def test_joining_a_group_is_not_idleness(slow_to_join: Connection) -> None:
+def test_joining_does_not_count_as_idle_time(slow_to_join: Connection) -> None:
     fill(slow_to_join, "late", 3)
     with slow_to_join.consume("late", group="late", idle_s=0.5) as messages:
         assert [message.text for message in messages] == ["0", "1", "2"]
 
 
-def test_a_group_that_lets_nobody_in_is_told(slow_to_join: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_group_without_assignment_raises_failed(slow_to_join: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumer, "JOIN_MAX_S", 0.5)
     slow_to_join.create_topic("closed")
     with (

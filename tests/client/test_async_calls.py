@@ -18,7 +18,7 @@ from moldau.testing.clock import SimulatedClock
 from moldau.wire import messages
 
 
-def test_topics_are_created_at_the_controller_each_with_its_outcome() -> None:
+def test_create_topics_goes_to_the_controller_and_returns_each_result() -> None:
     script = Script()
     response = messages.CreateTopicsResponse
     results = [
@@ -36,7 +36,7 @@ def test_topics_are_created_at_the_controller_each_with_its_outcome() -> None:
     assert (second.num_partitions, tuple(second.assignments[0].broker_ids)) == (-1, (1, 2))
 
 
-def test_a_former_controller_makes_us_look_for_the_new_one() -> None:
+def test_not_controller_error_refreshes_the_controller() -> None:
     script = Script()
     response = messages.DeleteTopicsResponse
     codes = [ErrorCode.NOT_CONTROLLER, ErrorCode.NONE]
@@ -50,7 +50,7 @@ def test_a_former_controller_makes_us_look_for_the_new_one() -> None:
     assert codes == []
 
 
-def test_settings_of_a_broker_are_asked_of_that_broker() -> None:
+def test_broker_configs_are_described_by_that_broker() -> None:
     script = Script()
     response = messages.DescribeConfigsResponse
     entry = response.DescribeConfigsResourceResult(name="log.retention.ms", value="5", config_source=4)
@@ -60,7 +60,7 @@ def test_settings_of_a_broker_are_asked_of_that_broker() -> None:
     assert (config.name, config.value, config.source_name) == ("log.retention.ms", "5", "static_broker")
 
 
-def test_a_refused_setting_is_raised_in_the_brokers_words() -> None:
+def test_rejected_config_raises_the_brokers_message() -> None:
     script = Script()
     response = messages.IncrementalAlterConfigsResponse
     result = response.AlterConfigsResourceResponse(error_code=40, error_message="Unknown topic config name: x")
@@ -76,7 +76,7 @@ def fetch_response(records: bytes, topic_id: bytes = TOPIC_ID) -> Any:
     return response(responses=[response.FetchableTopicResponse(topic="t", topic_id=topic_id, partitions=[part])])
 
 
-def test_a_fetch_returns_raw_batches() -> None:
+def test_fetch_returns_raw_batches() -> None:
     script = Script()
     script.on(1, "Fetch", lambda _: fetch_response(bytes(batch())))
     fetched = World(script).run(lambda client: client.fetch("t", 0, 0))
@@ -86,7 +86,7 @@ def test_a_fetch_returns_raw_batches() -> None:
 
 
 @pytest.mark.proves("D1")
-def test_a_fetch_over_a_quota_waits_as_long_as_it_is_told_and_asks_again() -> None:
+def test_throttled_fetch_waits_and_retries() -> None:
     script = Script()
     world = World(script, retry_backoff_ms=100)
     answers = [messages.FetchResponse(throttle_time_ms=700), messages.FetchResponse(), fetch_response(bytes(batch()))]
@@ -103,7 +103,7 @@ def test_a_fetch_over_a_quota_waits_as_long_as_it_is_told_and_asks_again() -> No
     assert 100 <= third - second < 150  # without a time of the broker's, our own between two tries
 
 
-def test_a_fetch_that_never_gets_its_share_of_a_quota_is_given_up() -> None:
+def test_fetch_times_out_when_always_throttled() -> None:
     script = Script()
     script.on(1, "Fetch", lambda _: messages.FetchResponse(throttle_time_ms=900))
     with pytest.raises(ResponseTimeout, match="throttled for 900 ms more"):
@@ -111,7 +111,7 @@ def test_a_fetch_that_never_gets_its_share_of_a_quota_is_given_up() -> None:
     assert script.asked[1, "Fetch"] == 3
 
 
-def test_several_partitions_of_one_broker_come_in_one_answer() -> None:
+def test_fetch_from_returns_several_partitions_in_one_response() -> None:
     script = Script()
     script.on(1, "Fetch", lambda _: fetch_response(b""))
     where = TopicPartition("t", 0)
@@ -123,7 +123,7 @@ def test_several_partitions_of_one_broker_come_in_one_answer() -> None:
     assert list(World(script).run(act)) == [where]
 
 
-def test_offsets_of_partitions_that_fail_carry_their_error() -> None:
+def test_list_offsets_returns_errors_by_partition() -> None:
     script = Script()
     response = messages.ListOffsetsResponse
     part = response.ListOffsetsPartitionResponse(partition_index=0, offset=3, timestamp=-1)
@@ -135,14 +135,14 @@ def test_offsets_of_partitions_that_fail_carry_their_error() -> None:
     assert isinstance(missing.error, UnknownTopicOrPartition)
 
 
-def test_a_code_nobody_knows_is_still_a_kafka_error() -> None:
+def test_unknown_error_code_is_a_kafka_error() -> None:
     script = Script()
     script.on(1, "Produce", lambda _: produced(9999))
     with pytest.raises(KafkaError):
         World(script).run(lambda client: client.produce("t", 0, batch()))
 
 
-def test_the_blocking_client_runs_on_the_loop_it_is_given() -> None:
+def test_blocking_client_runs_on_the_given_loop() -> None:
     script = Script()
     script.on(1, "Produce", lambda _: produced())
     world = World(script)

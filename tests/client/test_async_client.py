@@ -18,7 +18,7 @@ from moldau.model.errors import (
 )
 
 
-def test_a_batch_goes_to_the_leader_with_the_topic_id() -> None:
+def test_produce_goes_to_the_leader_with_the_topic_id() -> None:
     script = Script()
     script.leader = 2
     script.on(2, "Produce", lambda _: produced())
@@ -27,7 +27,7 @@ def test_a_batch_goes_to_the_leader_with_the_topic_id() -> None:
     assert bytes(script.last.topic_data[0].partition_data[0].records) == bytes(batch())
 
 
-def test_a_cluster_without_topic_ids_is_served_by_name() -> None:
+def test_produce_uses_topic_names_when_the_cluster_has_no_ids() -> None:
     script = Script()
     script.versions = {3: (0, 9), 0: (3, 13)}
     script.on(1, "Produce", lambda _: produced())
@@ -39,7 +39,7 @@ def test_a_cluster_without_topic_ids_is_served_by_name() -> None:
     "code",
     [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION],
 )
-def test_a_broker_that_no_longer_leads_makes_us_look_again(code: ErrorCode) -> None:
+def test_not_leader_error_refreshes_metadata(code: ErrorCode) -> None:
     script = Script()
 
     def refuse(_: Any) -> Any:
@@ -52,7 +52,7 @@ def test_a_broker_that_no_longer_leads_makes_us_look_again(code: ErrorCode) -> N
     assert script.asked[1, "Produce"] == script.asked[2, "Produce"] == 1
 
 
-def test_a_passing_error_is_tried_again_until_time_is_up() -> None:
+def test_retriable_error_is_retried_until_the_timeout() -> None:
     script = Script()
     script.on(1, "Produce", lambda _: produced(ErrorCode.NOT_ENOUGH_REPLICAS))
     world = World(script, total_timeout_ms=3000)
@@ -62,7 +62,7 @@ def test_a_passing_error_is_tried_again_until_time_is_up() -> None:
     assert world.loop.time() <= 1000 + 3.1
 
 
-def test_a_lasting_error_is_raised_at_once_in_the_brokers_words() -> None:
+def test_non_retriable_error_raises_the_brokers_message_at_once() -> None:
     script = Script()
     script.on(1, "Produce", lambda _: produced(ErrorCode.MESSAGE_TOO_LARGE, message="at most 10 bytes"))
     with pytest.raises(MessageTooLarge, match="at most 10 bytes"):
@@ -82,14 +82,14 @@ def lose_first(times: int) -> Answer:
     return answer
 
 
-def test_an_idempotent_batch_is_sent_again_when_its_connection_was_lost() -> None:
+def test_idempotent_batch_is_retried_after_a_lost_connection() -> None:
     script = Script()
     script.on(1, "Produce", lose_first(2))
     assert World(script).run(lambda client: client.produce("t", 0, batch(producer_id=4))).base_offset == 7
     assert script.asked[1, "Produce"] == 3
 
 
-def test_a_batch_that_may_have_arrived_is_not_sent_twice_without_a_producer_id() -> None:
+def test_batch_without_producer_id_is_not_retried_when_it_may_be_stored() -> None:
     script = Script()
     script.on(1, "Produce", lose_first(1))
     with pytest.raises(ConnectionLost, match="lost the connection to b1:9092"):
@@ -97,7 +97,7 @@ def test_a_batch_that_may_have_arrived_is_not_sent_twice_without_a_producer_id()
     assert script.asked[1, "Produce"] == 1
 
 
-def test_silence_is_an_error_after_the_request_timeout() -> None:
+def test_missing_response_fails_after_the_request_timeout() -> None:
     script = Script()
     script.on(1, "Produce", lambda _: None)
     world = World(script, request_timeout_ms=2000)
@@ -106,7 +106,7 @@ def test_silence_is_an_error_after_the_request_timeout() -> None:
     assert 1002 <= world.loop.time() < 1003
 
 
-def test_without_acknowledgement_nothing_is_awaited_and_nothing_is_lost_on_close() -> None:
+def test_acks_zero_does_not_wait_and_close_sends_the_queue() -> None:
     script = Script()
     script.on(1, "Produce", lambda _: None)
 
@@ -119,20 +119,20 @@ def test_without_acknowledgement_nothing_is_awaited_and_nothing_is_lost_on_close
     assert script.asked[1, "Produce"] == 1
 
 
-def test_nobody_at_home_is_said_at_once_with_what_to_try() -> None:
+def test_unreachable_cluster_fails_at_once_with_a_hint() -> None:
     world = World(Script(brokers=0), bootstrap="localhost:9092")
     with pytest.raises(Unreachable, match="cannot reach localhost:9092: connection refused; is the broker running"):
         world.run(lambda client: client.describe_topics())
     assert world.loop.time() < 1001
 
 
-def test_the_second_bootstrap_server_is_tried_when_the_first_is_down() -> None:
+def test_second_bootstrap_server_is_used_when_the_first_is_down() -> None:
     script = Script(brokers=1)
     world = World(script, bootstrap="b9:9092,b1:9092")
     assert [each.name for each in world.run(lambda client: client.describe_topics())] == ["t"]
 
 
-def test_a_broker_that_comes_back_is_found_again() -> None:
+def test_restarted_broker_is_reconnected() -> None:
     script = Script(brokers=1)
     script.on(1, "Produce", lambda _: produced())
     world = World(script)
@@ -149,7 +149,7 @@ def test_a_broker_that_comes_back_is_found_again() -> None:
     assert world.run(act).base_offset == 7
 
 
-def test_an_unknown_topic_is_given_up_soon() -> None:
+def test_unknown_topic_fails_soon() -> None:
     script = Script()
     world = World(script)
     with pytest.raises(UnknownTopicOrPartition, match="topic nope does not exist"):
@@ -157,12 +157,12 @@ def test_an_unknown_topic_is_given_up_soon() -> None:
     assert world.loop.time() < 1004
 
 
-def test_a_partition_that_is_not_there_is_told_with_the_count() -> None:
+def test_unknown_partition_error_has_the_partition_count() -> None:
     with pytest.raises(UnknownTopicOrPartition, match="topic t has 1 partitions, partition 5 does not exist"):
         World(Script()).run(lambda client: client.fetch("t", 5, 0))
 
 
-def test_many_askers_make_one_lookup() -> None:
+def test_concurrent_lookups_share_one_request() -> None:
     script = Script()
     script.on(1, "Produce", lambda _: produced())
 
@@ -174,7 +174,7 @@ def test_many_askers_make_one_lookup() -> None:
     assert script.asked[1, "Produce"] == 50
 
 
-def test_an_asker_who_leaves_does_not_take_the_connection_along() -> None:
+def test_cancelled_caller_does_not_close_a_shared_connection() -> None:
     script = Script()
     script.on(1, "Produce", lambda _: produced())
 
@@ -188,7 +188,7 @@ def test_an_asker_who_leaves_does_not_take_the_connection_along() -> None:
     assert World(script).run(act).base_offset == 7
 
 
-def test_requests_under_way_fail_when_the_client_is_closed() -> None:
+def test_pending_requests_fail_when_the_client_is_closed() -> None:
     script = Script()
     script.on(1, "Produce", lambda _: None)
 
@@ -204,7 +204,7 @@ def test_requests_under_way_fail_when_the_client_is_closed() -> None:
     World(script).run(act)
 
 
-def test_a_leader_epoch_that_is_older_than_the_known_one_is_not_believed() -> None:
+def test_older_leader_epoch_is_ignored() -> None:
     script = Script()
 
     async def act(client: AsyncClient) -> int:
@@ -216,7 +216,7 @@ def test_a_leader_epoch_that_is_older_than_the_known_one_is_not_believed() -> No
     assert World(script).run(act) == 1
 
 
-def test_a_cluster_that_names_no_brokers_is_not_believed() -> None:
+def test_metadata_without_brokers_is_ignored() -> None:
     script = Script()
 
     async def act(client: AsyncClient) -> int:
@@ -228,7 +228,7 @@ def test_a_cluster_that_names_no_brokers_is_not_believed() -> None:
     assert World(script).run(act) == 2
 
 
-def test_a_broker_nobody_knows_is_given_up_soon() -> None:
+def test_unknown_broker_fails_soon() -> None:
     world = World(Script())
     with pytest.raises(BrokerNotAvailable, match="the cluster has no broker 9"):
         world.run(lambda client: client.describe_configs(Resource(ResourceKind.BROKER, "9")))
@@ -236,7 +236,7 @@ def test_a_broker_nobody_knows_is_given_up_soon() -> None:
 
 
 @pytest.mark.proves("A4", part="topics and settings")
-def test_where_only_the_cluster_knows_an_address_the_user_hears_who_told_it() -> None:
+def test_unreachable_advertised_address_names_the_broker() -> None:
     """`--listen 0.0.0.0:9092` says localhost to clients elsewhere, and that broker does run, on another machine."""
     world = World(Script(), bootstrap="b2:9092")
 
@@ -252,7 +252,7 @@ def test_where_only_the_cluster_knows_an_address_the_user_hears_who_told_it() ->
     assert "moldau start" not in str(failed.value)
 
 
-def test_a_host_that_is_silent_is_given_up_after_the_connect_timeout() -> None:
+def test_connect_fails_after_the_connect_timeout() -> None:
     world = World(Script(brokers=1), bootstrap="b1:9092", connect_timeout_ms=3000)
 
     async def act(client: AsyncClient) -> None:

@@ -99,7 +99,7 @@ def on_both(script: Script, api: str, answer: Any) -> None:
         script.on(node, api, answer)
 
 
-def test_what_is_being_moved_is_told_with_where_from_and_where_to() -> None:
+def test_ongoing_reassignments_have_origin_and_target() -> None:
     script = Script()
     script.on(2, "ListPartitionReassignments", lambda _: moving(on_its_way()))
     found = World(script).run(lambda client: Reassignments(client).ongoing())
@@ -109,7 +109,7 @@ def test_what_is_being_moved_is_told_with_where_from_and_where_to() -> None:
 
 
 @pytest.mark.proves("H3")
-def test_a_controller_that_is_lost_makes_us_ask_another() -> None:
+def test_lost_controller_is_replaced_by_another() -> None:
     script = Script()
 
     def vanish(_: Any) -> Any:
@@ -122,7 +122,7 @@ def test_a_controller_that_is_lost_makes_us_ask_another() -> None:
     assert script.asked[1, "ListPartitionReassignments"] == 1
 
 
-def test_new_replicas_and_calling_off_go_in_one_request_with_an_outcome_each() -> None:
+def test_alter_reassigns_and_cancels_in_one_request() -> None:
     script = Script()
     response = messages.AlterPartitionReassignmentsResponse
     part = response.ReassignablePartitionResponse
@@ -137,7 +137,7 @@ def test_new_replicas_and_calling_off_go_in_one_request_with_an_outcome_each() -
     assert [each.replicas for each in script.last.topics[0].partitions] == [(2, 3), None]
 
 
-def test_leaders_are_elected_of_some_or_of_all() -> None:
+def test_leaders_are_elected_for_some_or_all_partitions() -> None:
     script = Script()
     response = messages.ElectLeadersResponse
     result = response.ReplicaElectionResult(topic="t", partition_result=[response.PartitionResult(partition_id=0)])
@@ -148,7 +148,7 @@ def test_leaders_are_elected_of_some_or_of_all() -> None:
     assert (script.last.election_type, script.last.topic_partitions) == (1, None)
 
 
-def test_the_quorum_is_told_with_lag_and_listeners() -> None:
+def test_quorum_description_has_lag_and_listeners() -> None:
     script = Script()
     on_both(script, "DescribeQuorum", lambda _: quorum())
     view = World(script).run(lambda client: Quorum(client).describe())
@@ -166,7 +166,7 @@ def observer(disk: int, fetched_ms: int) -> Any:
 
 
 @pytest.mark.proves("H6")
-def test_a_newcomer_is_known_by_the_disk_that_it_runs_on_not_by_one_that_was_lost() -> None:
+def test_active_observer_is_the_current_directory_not_a_lost_one() -> None:
     script = Script()
     lost, found = observer(1, 7_000), observer(2, 9_900)
 
@@ -185,7 +185,7 @@ def silence(kind: Any, **fields: Any) -> Any:
     return kind(error_code=ErrorCode.REQUEST_TIMED_OUT, **fields)
 
 
-def test_a_cluster_without_a_controller_says_so_once() -> None:
+def test_missing_controller_is_reported_once() -> None:
     """A broker has looked for one for 20 s by then; three times of that say no more."""
     script = Script()
     words = "no controller is known to be active"
@@ -202,7 +202,7 @@ def test_a_cluster_without_a_controller_says_so_once() -> None:
     assert asked == 3
 
 
-def test_a_broker_that_nobody_knows_cannot_be_forgotten() -> None:
+def test_unknown_broker_cannot_be_unregistered() -> None:
     script = Script()
     answer = messages.UnregisterBrokerResponse(error_code=102, error_message="Broker ID 9 is not registered")
     script.on(2, "UnregisterBroker", lambda _: answer)
@@ -222,13 +222,13 @@ def problems(script: Script) -> list[str]:
     return found
 
 
-def test_a_cluster_that_lacks_nothing_is_healthy() -> None:
+def test_cluster_without_problems_is_healthy() -> None:
     assert problems(healthy()) == []
 
 
 @pytest.mark.proves("H8", part="partitions move by plan")
 @pytest.mark.parametrize("is_internal", [False, True])
-def test_own_topics_with_fewer_copies_than_there_are_brokers_are_told_with_what_to_do(is_internal: bool) -> None:
+def test_internal_topics_with_too_few_replicas_get_advice(is_internal: bool) -> None:
     script = healthy()
     whole = script.metadata
 
@@ -248,7 +248,7 @@ def test_own_topics_with_fewer_copies_than_there_are_brokers_are_told_with_what_
 
 
 @pytest.mark.proves("A4")
-def test_a_replica_out_of_sync_is_told_and_so_is_what_it_means_for_writes() -> None:
+def test_out_of_sync_replica_is_reported_with_its_effect_on_writes() -> None:
     found = problems(healthy(isr=(1,)))
     assert found == [
         "1 partition has too few replicas in sync: writes with acks=all are rejected",
@@ -256,24 +256,24 @@ def test_a_replica_out_of_sync_is_told_and_so_is_what_it_means_for_writes() -> N
     ]
 
 
-def test_more_than_all_replicas_cannot_be_asked_for() -> None:
+def test_min_isr_is_limited_to_the_replica_count() -> None:
     script = healthy()
     on_both(script, "DescribeConfigs", lambda _: min_isr(3))
     assert problems(script) == []
 
 
-def test_a_partition_without_a_leader_is_told_first() -> None:
+def test_leaderless_partition_is_reported_first() -> None:
     assert problems(healthy(isr=(1, 2), leader=-1))[0].startswith("1 partition has no leader")
 
 
-def test_a_fenced_broker_is_told_with_what_to_do() -> None:
+def test_fenced_broker_is_reported_with_advice() -> None:
     (line,) = problems(healthy(fenced=(2,)))
     assert line == "broker 2 is fenced: start it, or unregister it with: moldau broker remove 2"
     lines = problems(healthy(isr=(1,), fenced=(2,)))
     assert lines[-1] == "broker 2 is fenced: start it, or move its replicas with: moldau broker drain 2"
 
 
-def test_a_broker_that_was_forgotten_although_partitions_count_on_it_is_told() -> None:
+def test_unregistered_broker_with_replicas_is_reported() -> None:
     script = healthy(isr=(1,))
     response = messages.DescribeClusterResponse
     alone = response.DescribeClusterBroker(broker_id=1, host="b1", port=9092)
@@ -282,7 +282,7 @@ def test_a_broker_that_was_forgotten_although_partitions_count_on_it_is_told() -
     assert problems(script)[-1] == words
 
 
-def test_a_voter_that_is_silent_is_told_with_how_many_more_may_fail() -> None:
+def test_lagging_voter_is_reported_with_the_remaining_tolerance() -> None:
     script = healthy()
     on_both(script, "DescribeQuorum", lambda _: quorum(caught_up=(1_000, 60_000, 60_000)))
     assert problems(script) == ["controller 1 does not fetch: no other may fail"]
@@ -290,13 +290,13 @@ def test_a_voter_that_is_silent_is_told_with_how_many_more_may_fail() -> None:
     assert problems(script) == ["controller 3 does not fetch: no other may fail"]
 
 
-def test_a_cluster_without_a_controller_is_told() -> None:
+def test_missing_controller_is_reported() -> None:
     script = healthy()
     on_both(script, "DescribeQuorum", lambda _: quorum(leader=-1, caught_up=(9_000, 9_000, 9_000)))
     assert problems(script)[0].startswith("no active controller")
 
 
-def test_controllers_that_do_not_answer_are_not_waited_for_without_end() -> None:
+def test_health_check_times_out_on_unresponsive_controllers() -> None:
     script = healthy()
     on_both(script, "DescribeQuorum", lambda _: None)
     world = World(script)
@@ -306,7 +306,7 @@ def test_controllers_that_do_not_answer_are_not_waited_for_without_end() -> None
     assert world.loop.now_ms() - began_ms < 10_000
 
 
-def test_a_broker_that_should_serve_and_is_not_reached_is_told() -> None:
+def test_unreachable_broker_is_reported() -> None:
     script = healthy()
     script.on(2, "DescribeCluster", lambda _: None)
     found = problems(script)
@@ -314,7 +314,7 @@ def test_a_broker_that_should_serve_and_is_not_reached_is_told() -> None:
 
 
 @pytest.mark.proves("H8")
-def test_replicas_that_are_still_being_filled_are_not_missed() -> None:
+def test_replicas_being_added_are_not_under_replicated() -> None:
     script = healthy(isr=(1,))
     part = MOVES.OngoingPartitionReassignment(partition_index=0, replicas=[1, 2], adding_replicas=[2])
     on_both(script, "ListPartitionReassignments", lambda _: moving(part))
@@ -322,7 +322,7 @@ def test_replicas_that_are_still_being_filled_are_not_missed() -> None:
     assert problems(script) == []
 
 
-def test_an_older_cluster_is_examined_as_far_as_it_tells() -> None:
+def test_health_of_an_older_cluster_is_checked_without_unsupported_apis() -> None:
     script = healthy()
     script.versions = {55: (9, 9), 46: (9, 9)}
     assert problems(script) == []

@@ -40,7 +40,7 @@ class Stale(Script):
 
 @TOLD
 @pytest.mark.proves("H3", part="clients are told")
-def test_what_others_forget_while_we_wait_for_a_look_up_does_not_matter() -> None:
+def test_concurrent_invalidation_does_not_affect_a_lookup() -> None:
     script = Script()
     script.on(1, "Produce", lambda _: produced())
 
@@ -60,7 +60,7 @@ def test_what_others_forget_while_we_wait_for_a_look_up_does_not_matter() -> Non
 
 @TOLD
 @pytest.mark.proves("H3", part="clients are told")
-def test_a_failure_does_not_forget_what_was_learned_since() -> None:
+def test_failure_does_not_invalidate_newer_metadata() -> None:
     script = Script()
 
     async def act(client: AsyncClient) -> None:
@@ -81,7 +81,7 @@ def test_a_failure_does_not_forget_what_was_learned_since() -> None:
 
 @TOLD
 @pytest.mark.proves("H3", part="clients are told")
-def test_a_topic_that_we_have_seen_is_waited_for_as_long_as_for_anything() -> None:
+def test_known_topic_is_retried_until_the_timeout() -> None:
     script = Script()
     world = World(script)
 
@@ -94,7 +94,7 @@ def test_a_topic_that_we_have_seen_is_waited_for_as_long_as_for_anything() -> No
 
 
 @TOLD
-def test_the_patience_with_an_unknown_broker_begins_when_it_is_unknown() -> None:
+def test_unknown_broker_timeout_starts_when_it_becomes_unknown() -> None:
     troubles = [*[NotEnoughReplicas("not yet")] * 8, BrokerNotAvailable("no broker 9"), NotEnoughReplicas("not yet")]
 
     async def attempt() -> str:
@@ -108,7 +108,7 @@ def test_the_patience_with_an_unknown_broker_begins_when_it_is_unknown() -> None
 
 
 @pytest.mark.proves("H3", part="clients are told")
-def test_what_stays_unknown_is_given_up_soon_though_other_trouble_came_before() -> None:
+def test_unknown_topic_fails_soon_after_other_errors() -> None:
     world = World(Script())
 
     async def attempt() -> None:
@@ -120,7 +120,7 @@ def test_what_stays_unknown_is_given_up_soon_though_other_trouble_came_before() 
 
 
 @pytest.mark.proves("H3", part="clients are told")
-def test_a_topic_that_is_just_being_created_is_waited_for_longer() -> None:
+def test_topic_being_created_is_retried_longer() -> None:
     script = Script()
     world = World(script, allow_auto_create_topics=True)
     for node in (1, 2):
@@ -138,7 +138,7 @@ def test_a_topic_that_is_just_being_created_is_waited_for_longer() -> None:
 @TOLD
 @pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT])
 @pytest.mark.proves("H3", part="clients are told")
-def test_after_a_stale_answer_another_broker_is_asked_who_leads(code: ErrorCode) -> None:
+def test_another_broker_is_preferred_after_stale_metadata(code: ErrorCode) -> None:
     script = Stale(code)
     world = World(script, bootstrap="b1:9092")
     assert world.run(lambda client: client.produce("t", 0, batch(4))).base_offset == 9
@@ -147,7 +147,7 @@ def test_after_a_stale_answer_another_broker_is_asked_who_leads(code: ErrorCode)
 
 @TOLD
 @pytest.mark.proves("H3", part="clients are told")
-def test_a_broker_that_has_not_heard_of_a_topic_is_not_the_only_one_asked() -> None:
+def test_unknown_topic_is_looked_up_at_another_broker() -> None:
     script = Script()
 
     def not_yet(request: Any) -> Any:
@@ -162,7 +162,7 @@ def test_a_broker_that_has_not_heard_of_a_topic_is_not_the_only_one_asked() -> N
     assert world.run(lambda client: client.produce("t", 0, batch(4))).base_offset == 7
 
 
-def test_brokers_are_asked_in_turn_and_those_just_lost_last() -> None:
+def test_brokers_are_ranked_with_unreachable_ones_last() -> None:
     one, two, three = (Address(f"b{each}", 9092) for each in (1, 2, 3))
     preferences = BrokerRanking()
 
@@ -205,9 +205,7 @@ def close(_: Any) -> Any:
 @pytest.mark.parametrize("answer", [close, lambda _: None])
 @pytest.mark.parametrize("api", ["ApiVersions", "Metadata"])
 @pytest.mark.proves("H3", part="clients are told")
-def test_a_bootstrap_server_that_takes_connections_and_does_not_answer_is_passed_over(
-    seed: int, answer: Any, api: str
-) -> None:
+def test_unresponsive_bootstrap_server_is_skipped(seed: int, answer: Any, api: str) -> None:
     script = Script()
     script.on(1, api, answer)
     world = Seeded(script)
@@ -215,7 +213,7 @@ def test_a_bootstrap_server_that_takes_connections_and_does_not_answer_is_passed
     assert world.run(lambda client: client.describe_topic("t")).name == "t"
 
 
-def test_when_no_bootstrap_server_answers_all_reasons_are_told() -> None:
+def test_all_causes_are_reported_when_no_bootstrap_server_responds() -> None:
     script = Script()
     script.on(1, "ApiVersions", close)
     script.on(2, "ApiVersions", lambda _: None)
@@ -228,7 +226,7 @@ def test_when_no_bootstrap_server_answers_all_reasons_are_told() -> None:
 
 
 @pytest.mark.proves("H3", part="clients are told")
-def test_a_request_that_may_have_been_done_is_not_handed_to_the_next_bootstrap_server() -> None:
+def test_executed_request_is_not_sent_to_the_next_bootstrap_server() -> None:
     script = Script()
     for node in (1, 2):
         script.on(node, "DescribeCluster", close)
@@ -241,7 +239,7 @@ def test_a_request_that_may_have_been_done_is_not_handed_to_the_next_bootstrap_s
 
 
 @pytest.mark.proves("H3", part="clients are told")
-def test_a_silent_leader_is_waited_for_no_longer_than_the_whole_call_may_take() -> None:
+def test_unresponsive_leader_fails_at_the_call_deadline() -> None:
     script = Script()
     script.on(1, "Produce", lambda _: None)
     world = World(script)
@@ -251,7 +249,7 @@ def test_a_silent_leader_is_waited_for_no_longer_than_the_whole_call_may_take() 
     assert 1000.4 < world.loop.time() < 1000.6
 
 
-def test_who_gives_up_early_leaves_the_connection_to_the_others() -> None:
+def test_call_that_times_out_keeps_the_connection_for_others() -> None:
     script = Script()
     script.on(1, "Produce", lambda _: None)
 
@@ -266,7 +264,7 @@ def test_who_gives_up_early_leaves_the_connection_to_the_others() -> None:
     World(script).run(act)
 
 
-def test_a_silent_look_up_and_a_silent_host_are_waited_for_no_longer_either() -> None:
+def test_lookup_and_connect_fail_at_the_call_deadline() -> None:
     script = Script()
     world = World(script)
 
@@ -288,7 +286,7 @@ def test_a_silent_look_up_and_a_silent_host_are_waited_for_no_longer_either() ->
 
 
 @pytest.mark.proves("H3", part="clients are told")
-def test_one_who_waits_longer_for_a_look_up_is_not_bound_by_one_who_began_it() -> None:
+def test_shared_lookup_is_not_bound_by_its_first_callers_deadline() -> None:
     script = Script()
     script.on(1, "Produce", lambda _: produced())
     world = World(script)
@@ -306,7 +304,7 @@ def test_one_who_waits_longer_for_a_look_up_is_not_bound_by_one_who_began_it() -
     assert script.asked[1, "Metadata"] + script.asked[2, "Metadata"] == 2
 
 
-def test_a_fetch_may_wait_longer_than_a_call_may_take() -> None:
+def test_fetch_may_wait_longer_than_the_call_timeout() -> None:
     script = Script()
     script.on(1, "Fetch", lambda _: None)
     world = World(script, total_timeout_ms=1000, request_timeout_ms=1000)
@@ -316,7 +314,7 @@ def test_a_fetch_may_wait_longer_than_a_call_may_take() -> None:
 
 
 @pytest.mark.proves("H3", part="clients are told")
-def test_a_partition_that_is_not_there_is_given_up_soon() -> None:
+def test_unknown_partition_fails_soon() -> None:
     world = World(Script())
     with pytest.raises(UnknownTopicOrPartition, match="partition 5 does not exist"):
         world.run(lambda client: client.fetch("t", 5, 0))

@@ -44,7 +44,7 @@ def in_turn(*answers: Any) -> Any:
 @pytest.mark.parametrize(
     "trouble", [listed(code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), ConnectionResetError("it just stopped")]
 )
-def test_a_broker_that_is_not_ready_to_list_its_groups_is_asked_again(trouble: Any) -> None:
+def test_list_groups_is_retried_while_a_broker_is_loading(trouble: Any) -> None:
     script = Script()
     script.on(1, "ListGroups", in_turn(listed("a")))
     script.on(2, "ListGroups", in_turn(trouble, listed("b")))
@@ -53,7 +53,7 @@ def test_a_broker_that_is_not_ready_to_list_its_groups_is_asked_again(trouble: A
 
 
 @pytest.mark.proves("A4", part="groups")
-def test_who_does_not_answer_is_told_of_in_time_beside_what_the_others_list() -> None:
+def test_list_reachable_returns_failures_beside_groups() -> None:
     script = Script(brokers=3)
     script.on(1, "ListGroups", in_turn(listed("a")))
     script.on(2, "ListGroups", lambda _: None)
@@ -67,7 +67,7 @@ def test_who_does_not_answer_is_told_of_in_time_beside_what_the_others_list() ->
 
 
 @pytest.mark.proves("A4", part="groups")
-def test_a_list_that_must_be_whole_fails_with_whoever_does_not_answer() -> None:
+def test_list_of_all_groups_fails_when_a_broker_does_not_respond() -> None:
     script = Script()
     script.on(1, "ListGroups", in_turn(listed("a")))
     script.on(2, "ListGroups", lambda _: None)
@@ -76,7 +76,7 @@ def test_a_list_that_must_be_whole_fails_with_whoever_does_not_answer() -> None:
 
 
 @pytest.mark.proves("A4", part="groups")
-def test_what_one_broker_refuses_for_good_is_not_taken_for_silence() -> None:
+def test_non_retriable_error_of_one_broker_is_raised() -> None:
     script = Script()
     script.on(1, "ListGroups", lambda _: None)
     script.on(2, "ListGroups", in_turn(listed(code=ErrorCode.GROUP_AUTHORIZATION_FAILED)))
@@ -84,7 +84,7 @@ def test_what_one_broker_refuses_for_good_is_not_taken_for_silence() -> None:
         World(script).run(lambda client: Groups(client).list_reachable(15_000))
 
 
-def test_offsets_are_asked_of_the_coordinator_that_a_group_has_now() -> None:
+def test_offsets_are_fetched_from_the_current_coordinator() -> None:
     script = Script()
     found = [messages.FindCoordinatorResponse(node_id=node, host=f"b{node}", port=9092) for node in (1, 2)]
     finding = in_turn(*found)
@@ -97,7 +97,7 @@ def test_offsets_are_asked_of_the_coordinator_that_a_group_has_now() -> None:
     assert [script.asked[node, "OffsetFetch"] for node in (1, 2)] == [1, 2]
 
 
-def test_an_error_that_does_not_pass_is_told_at_once() -> None:
+def test_non_retriable_coordinator_error_is_raised_at_once() -> None:
     script = Script()
     for node in (1, 2):
         script.on(node, "ListGroups", in_turn(listed(code=ErrorCode.GROUP_AUTHORIZATION_FAILED)))
@@ -106,7 +106,7 @@ def test_an_error_that_does_not_pass_is_told_at_once() -> None:
     assert script.asked[1, "ListGroups"] == 1
 
 
-def test_a_broker_that_is_not_where_it_was_is_looked_for() -> None:
+def test_broker_with_a_changed_address_is_found() -> None:
     script = Script()
     script.on(1, "FindCoordinator", in_turn(messages.FindCoordinatorResponse(node_id=2, host="b2", port=9092)))
     script.on(2, "OffsetFetch", in_turn(fetched(17)))
@@ -167,7 +167,7 @@ def offsets_deleted(code: int) -> Any:
     ],
 )
 @pytest.mark.proves("A4", part="groups")
-def test_a_coordinator_that_is_not_ready_is_asked_again(api: str, answer: Any, call: Any, code: ErrorCode) -> None:
+def test_coordinator_request_is_retried_while_loading(api: str, answer: Any, call: Any, code: ErrorCode) -> None:
     script = coordinated(Script())
     script.on(2, api, in_turn(answer(code), answer(0)))
     World(script).run(lambda client: call(Groups(client)))
@@ -175,7 +175,7 @@ def test_a_coordinator_that_is_not_ready_is_asked_again(api: str, answer: Any, c
 
 
 @pytest.mark.proves("A4", part="groups")
-def test_a_deletion_whose_answer_was_lost_is_not_asked_for_again() -> None:
+def test_delete_group_is_not_retried_after_a_lost_response() -> None:
     script = coordinated(Script())
     script.on(
         2, "DeleteGroups", in_turn(ConnectionResetError("it just stopped"), deleted(ErrorCode.GROUP_ID_NOT_FOUND))
@@ -185,7 +185,7 @@ def test_a_deletion_whose_answer_was_lost_is_not_asked_for_again() -> None:
     assert script.asked[2, "DeleteGroups"] == 1
 
 
-def test_a_group_of_the_newer_kind_is_described_as_such_once_its_coordinator_is_ready() -> None:
+def test_consumer_group_is_described_once_its_coordinator_has_loaded() -> None:
     script = coordinated(Script())
     newer = messages.ConsumerGroupDescribeResponse
 
@@ -203,7 +203,7 @@ def test_a_group_of_the_newer_kind_is_described_as_such_once_its_coordinator_is_
 
 
 @pytest.mark.proves("H3", part="clients are told")
-def test_offsets_are_given_up_when_their_time_is_up_and_not_twice_that() -> None:
+def test_offset_fetch_fails_at_the_call_deadline() -> None:
     script = coordinated(Script())
     script.on(2, "OffsetFetch", lambda _: None)
     world = World(script, total_timeout_ms=5000, request_timeout_ms=4000)

@@ -51,7 +51,7 @@ class Halved(Script):
 
 
 @pytest.mark.proves("A4", part="produce and consume")
-def test_a_partition_without_a_leader_does_not_hold_up_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+def test_leaderless_partition_does_not_delay_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     script = Halved()
     world = World(script)
 
@@ -103,15 +103,13 @@ class Read(Halved):
 
 
 @pytest.mark.proves("A4", part="groups")
-def test_a_group_is_told_of_though_a_partition_has_no_leader() -> None:
+def test_group_is_described_when_a_partition_has_no_leader() -> None:
     assert Read().told_within(1_000) == [(0, 4, 10, 6), (1, 4, None, None)]
 
 
 @pytest.mark.proves("A4", part="groups")
 @pytest.mark.parametrize("is_frozen", [True, False], ids=["frozen", "gone"])
-def test_a_group_is_told_of_though_the_leader_of_a_partition_does_not_answer(
-    is_frozen: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_group_is_described_when_a_leader_does_not_respond(is_frozen: bool, capsys: pytest.CaptureFixture[str]) -> None:
     def gone(_: Any) -> Any:
         raise ConnectionResetError
 

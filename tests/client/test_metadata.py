@@ -25,7 +25,7 @@ def leader_of(metadata: Metadata) -> NodeId:
 
 
 @pytest.mark.proves("H3", part="clients are told")
-def test_an_older_leader_is_not_believed_even_when_all_was_to_be_asked_anew() -> None:
+def test_older_leader_epoch_is_ignored_after_invalidation() -> None:
     metadata = Metadata()
     metadata.update(told(1, 4), 0)
     metadata.update(told(2, 5), 0)
@@ -43,7 +43,7 @@ def test_an_older_leader_is_not_believed_even_when_all_was_to_be_asked_anew() ->
     assert leader_of(metadata) == 1
 
 
-def test_another_topic_of_the_same_name_begins_with_epochs_of_its_own() -> None:
+def test_recreated_topic_starts_with_new_epochs() -> None:
     metadata = Metadata()
     metadata.update(told(2, 5), 0)
     metadata.forget("t")
@@ -52,7 +52,7 @@ def test_another_topic_of_the_same_name_begins_with_epochs_of_its_own() -> None:
 
 
 @pytest.mark.proves("H3", part="clients are told")
-def test_a_look_up_tells_of_the_newest_leader_that_anybody_named() -> None:
+def test_lookup_returns_the_newest_known_leader() -> None:
     metadata = Metadata()
     metadata.update(told(2, 5), 0)
     metadata.forget("t")
@@ -60,7 +60,7 @@ def test_a_look_up_tells_of_the_newest_leader_that_anybody_named() -> None:
     assert metadata.leader_in(view, 0).leader == 2
 
 
-def test_only_the_view_that_was_wrong_is_forgotten() -> None:
+def test_only_the_stale_view_is_invalidated() -> None:
     metadata = Metadata()
     (old,) = metadata.update(told(1, 4), 0)
     (new,) = metadata.update(told(2, 5), 0)

@@ -45,7 +45,7 @@ def marked(code: int = 0) -> Any:
     return response(markers=[response.WritableTxnMarkerResult(producer_id=7, topics=[topic])])
 
 
-def test_a_coordinator_that_is_not_ready_to_list_is_asked_again() -> None:
+def test_list_transactions_is_retried_while_loading() -> None:
     script = Script()
     answers = [listing(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), listing()]
     script.on(1, "ListTransactions", lambda _: listing())
@@ -62,7 +62,7 @@ def moved(script: Script, refusal: Any) -> Any:
     return answer
 
 
-def test_producers_are_asked_of_the_leader_that_a_partition_has_now() -> None:
+def test_producers_are_described_by_the_current_leader() -> None:
     script = Script()
     script.on(1, "DescribeProducers", moved(script, writing(ErrorCode.NOT_LEADER_OR_FOLLOWER)))
     script.on(2, "DescribeProducers", lambda _: writing())
@@ -70,7 +70,7 @@ def test_producers_are_asked_of_the_leader_that_a_partition_has_now() -> None:
     assert found.identity == ProducerIdentity(7, 0)
 
 
-def test_a_marker_is_written_by_the_leader_that_a_partition_has_now() -> None:
+def test_abort_marker_is_written_by_the_current_leader() -> None:
     script = Script()
     script.on(1, "WriteTxnMarkers", moved(script, marked(ErrorCode.NOT_LEADER_OR_FOLLOWER)))
     script.on(2, "WriteTxnMarkers", lambda _: marked())
@@ -87,9 +87,7 @@ def test_a_marker_is_written_by_the_leader_that_a_partition_has_now() -> None:
         (1, {"open_for_ms": 5, "pattern": "x.*"}, "2-2"),
     ],
 )
-def test_a_filter_that_a_broker_is_too_old_for_is_refused_in_words(
-    newest: int, filters: dict[str, Any], needed: str
-) -> None:
+def test_unsupported_filter_is_rejected(newest: int, filters: dict[str, Any], needed: str) -> None:
     script = Script()
     script.versions = {TRANSACTIONS: (0, newest)}
     for node in (1, 2):
@@ -101,7 +99,7 @@ def test_a_filter_that_a_broker_is_too_old_for_is_refused_in_words(
 
 
 @pytest.mark.parametrize(("newest", "filters"), [(0, {"states": ["Ongoing"]}), (1, {"open_for_ms": 5})])
-def test_what_an_older_broker_can_filter_it_does(newest: int, filters: dict[str, Any]) -> None:
+def test_supported_filters_work_on_an_older_broker(newest: int, filters: dict[str, Any]) -> None:
     script = Script()
     script.versions = {TRANSACTIONS: (0, newest)}
     for node in (1, 2):

@@ -48,18 +48,18 @@ def seen(isolation: Isolation, log: bytes = LOG, aborted: list[AbortedTransactio
     return [header.base_offset for header, _, is_visible in visible_batches(log, aborted, isolation) if is_visible]
 
 
-def test_aborted_records_are_hidden_from_readers_of_committed_ones() -> None:
+def test_aborted_records_are_hidden_with_read_committed() -> None:
     assert seen(Isolation.READ_COMMITTED) == [1, 2, 4]
 
 
-def test_others_see_everything_but_the_markers() -> None:
+def test_read_uncommitted_shows_everything_but_markers() -> None:
     assert seen(Isolation.READ_UNCOMMITTED, aborted=[]) == [0, 1, 2, 4, 7]
 
 
-def test_hidden_batches_are_still_told_so_that_a_reader_moves_on() -> None:
+def test_hidden_batches_are_returned_to_advance_the_position() -> None:
     assert len(list(visible_batches(LOG, ABORTED, Isolation.READ_COMMITTED))) == 9
 
 
-def test_a_fetch_that_begins_inside_an_aborted_transaction_hides_it_too() -> None:
+def test_fetch_inside_an_aborted_transaction_hides_it() -> None:
     log = b"".join([sent(1, 4), ended(1, 5, is_commit=False), sent(1, 6)])
     assert seen(Isolation.READ_COMMITTED, log, [AbortedTransaction(1, 0)]) == [6]

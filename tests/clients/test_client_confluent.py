@@ -100,7 +100,7 @@ def test_a_partition_joins_and_leaves_an_assignment(consumer: library.Consumer, 
     assert poll(consumer).value() == b"third"
 
 
-def test_an_offset_out_of_range_goes_to_the_beginning(
+def test_offset_out_of_range_resets_to_the_beginning(
     consumer: library.Consumer, confluent: ConfluentKafka, topic: str
 ) -> None:
     confluent.produce(topic, [Sent(b"%d" % number) for number in range(10)])
@@ -149,7 +149,7 @@ def test_a_header_may_be_null(confluent: ConfluentKafka, topic: str) -> None:
 # -- what is not there
 
 
-def test_a_topic_that_is_not_there_is_unknown(
+def test_missing_topic_is_unknown(
     broker: Broker, admin_client: admin.AdminClient, confluent: ConfluentKafka, topic_name: str
 ) -> None:
     described: Any = admin_client.list_topics(topic_name, timeout=WAIT_S).topics[topic_name]
@@ -167,7 +167,7 @@ def test_a_topic_that_is_not_there_is_unknown(
     assert topic_name not in admin_client.list_topics(timeout=WAIT_S).topics
 
 
-def test_a_topic_is_created_by_writing_to_it_where_that_is_on(topic_name: str) -> None:
+def test_topic_is_auto_created_by_produce_when_enabled(topic_name: str) -> None:
     with Broker(num_partitions=3, settings={"moldau.metrics.listener": ""}) as broker:
         client = ConfluentKafka(broker.bootstrap_servers)
         assert client.produce(topic_name, [Sent(b"first", partition=2)]) == [0]
@@ -208,9 +208,7 @@ def test_configs_are_set_appended_to_subtracted_from_and_deleted(
         assert confluent.config(topic)["cleanup.policy"] == expected
 
 
-def test_a_change_that_is_only_validated_changes_nothing(
-    admin_client: admin.AdminClient, confluent: ConfluentKafka, topic: str
-) -> None:
+def test_validate_only_changes_nothing(admin_client: admin.AdminClient, confluent: ConfluentKafka, topic: str) -> None:
     change = topic_change(topic, "retention.ms", "1000", admin.AlterConfigOpType.SET)
     ask(admin_client.incremental_alter_configs([change], validate_only=True))
     assert confluent.config(topic)["retention.ms"] == "604800000"
@@ -220,7 +218,7 @@ def test_a_change_that_is_only_validated_changes_nothing(
     assert f"{topic}-2" not in confluent.topics()
 
 
-def test_a_config_says_where_it_comes_from(admin_client: admin.AdminClient, confluent: ConfluentKafka) -> None:
+def test_config_has_its_source(admin_client: admin.AdminClient, confluent: ConfluentKafka) -> None:
     confluent.create_topic("sources", config={"retention.ms": "1000"})
     described = ask(admin_client.describe_configs([admin.ConfigResource(admin.RESOURCE_TOPIC, "sources")]))
     assert described["retention.ms"].source == admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
@@ -249,13 +247,13 @@ def test_the_broker_s_own_configs_are_described_and_changed(
     assert refused.value.code in (ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST)
 
 
-def test_more_replicas_than_brokers_are_refused(admin_client: admin.AdminClient, topic_name: str) -> None:
+def test_more_replicas_than_brokers_are_rejected(admin_client: admin.AdminClient, topic_name: str) -> None:
     with pytest.raises(Refused) as refused:
         ask(admin_client.create_topics([admin.NewTopic(topic_name, 1, replication_factor=2)]))
     assert refused.value.code == ErrorCode.INVALID_REPLICATION_FACTOR
 
 
-def test_replicas_are_placed_by_hand(
+def test_replicas_are_assigned_manually(
     admin_client: admin.AdminClient, confluent: ConfluentKafka, topic_name: str
 ) -> None:
     node = confluent.cluster().controller_id

@@ -15,7 +15,7 @@ from moldau.testing import Broker
 
 @pytest.mark.proves("A1")
 @pytest.mark.parametrize("version", [(0, 11), (1, 0), (2, 0), (2, 4), (2, 8), (3, 9), (4, 0)])
-def test_a_client_that_speaks_as_to_an_old_broker_is_served(
+def test_client_with_old_api_versions_is_served(
     broker: Broker, kafka_python: KafkaPython, topic_name: str, version: tuple[int, int]
 ) -> None:
     kafka_python.create_topic(topic_name)
@@ -32,7 +32,7 @@ def test_a_client_that_speaks_as_to_an_old_broker_is_served(
     consumer.close()
 
 
-def test_kafka_python_is_told_that_a_topic_is_not_there(broker: Broker, topic_name: str) -> None:
+def test_kafka_python_gets_unknown_topic_error(broker: Broker, topic_name: str) -> None:
     producer = kafka.KafkaProducer(bootstrap_servers=broker.bootstrap_servers, max_block_ms=300)
     with pytest.raises(kafka_errors.KafkaError):
         producer.send(topic_name, b"").get(WAIT_S)
@@ -62,7 +62,7 @@ def test_kafka_python_reads_with_and_without_fetch_sessions(
     consumer.close()
 
 
-def test_aiokafka_is_told_that_a_topic_is_not_there(broker: Broker, topic_name: str) -> None:
+def test_aiokafka_gets_unknown_topic_error(broker: Broker, topic_name: str) -> None:
     async def produce() -> None:
         producer: Any = AIOKafkaProducer(bootstrap_servers=broker.bootstrap_servers, request_timeout_ms=300)
         await producer.start()

@@ -67,13 +67,13 @@ def test_records_are_deleted_up_to_an_offset(client: KafkaClient, topic: str) ->
 
 
 @pytest.mark.proves("A1")
-def test_the_cluster_says_who_it_is(client: KafkaClient, broker: Broker) -> None:
+def test_cluster_is_described(client: KafkaClient, broker: Broker) -> None:
     cluster = client.cluster()
     assert len(cluster.cluster_id) == 22
     assert cluster.brokers == {cluster.controller_id: broker.bootstrap_servers}
 
 
-def test_the_log_folders_say_how_much_a_partition_takes(kafka_python: KafkaPython, topic_name: str) -> None:
+def test_log_dirs_report_partition_sizes(kafka_python: KafkaPython, topic_name: str) -> None:
     kafka_python.create_topic(topic_name, partitions=2)
     kafka_python.produce(topic_name, [Sent(bytes(5000))])
     (row,) = kafka_python.log_folders()

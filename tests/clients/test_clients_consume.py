@@ -25,7 +25,7 @@ def filled(client: KafkaClient, topic_name: str) -> str:
 
 @pytest.mark.proves("C1", "A1")
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
-def test_a_consumer_begins_at_any_offset(client: KafkaClient, filled: str, isolation: Isolation) -> None:
+def test_consumer_starts_at_any_offset(client: KafkaClient, filled: str, isolation: Isolation) -> None:
     for first in (0, 1, 24, 25, 137, COUNT - 1):
         got = client.consume(filled, COUNT - first, offsets={0: first}, isolation=isolation)
         assert [record.value for record in got] == values(first, COUNT)
@@ -44,7 +44,7 @@ def test_an_offset_is_found_by_its_time(client: KafkaClient, filled: str) -> Non
 
 
 @pytest.mark.proves("C1")
-def test_the_watermarks_say_where_a_partition_begins_and_ends(client: KafkaClient, filled: str) -> None:
+def test_watermarks_are_the_start_and_end_of_a_partition(client: KafkaClient, filled: str) -> None:
     assert client.watermarks(filled) == (0, COUNT)
     client.delete_records(filled, 137)
     assert client.watermarks(filled) == (137, COUNT)
@@ -57,7 +57,7 @@ def test_an_empty_partition_begins_and_ends_at_zero(client: KafkaClient, topic: 
 
 
 @pytest.mark.proves("C1")
-def test_records_of_the_log_s_own_time_carry_it(client: KafkaClient, topic_name: str) -> None:
+def test_log_append_time_is_returned(client: KafkaClient, topic_name: str) -> None:
     client.create_topic(topic_name, config={"message.timestamp.type": "LogAppendTime"})
     client.produce(topic_name, [Sent(b"late", timestamp_ms=START_MS), Sent(b"later", timestamp_ms=START_MS + 1)])
     first, second = client.consume(topic_name, 2)
@@ -66,7 +66,7 @@ def test_records_of_the_log_s_own_time_carry_it(client: KafkaClient, topic_name:
 
 
 @pytest.mark.proves("C1")
-def test_a_topic_s_codec_rules_over_the_producer_s(client: KafkaClient, topic_name: str) -> None:
+def test_topic_codec_overrides_the_producers(client: KafkaClient, topic_name: str) -> None:
     client.create_topic(topic_name, config={"compression.type": "zstd"})
     records = [Sent(b"text " * 100, key=b"%d" % number, timestamp_ms=START_MS + number) for number in range(50)]
     client.produce(topic_name, records, compression="gzip")

@@ -31,7 +31,7 @@ def without_unset_time(sent: Sent, got: Got) -> tuple[object, object]:
 
 @pytest.mark.proves("A1", "P1", "S9")
 @pytest.mark.parametrize("compression", CODECS)
-def test_records_come_back_as_they_were_sent_with_each_compression(
+def test_records_round_trip_with_each_compression(
     client: KafkaClient, topic: str, compression: str, segment: Path
 ) -> None:
     offsets = client.produce(topic, RECORDS, compression=compression)

@@ -107,7 +107,7 @@ def test_nothing_is_lost_when_leader_controller_or_follower_is_killed(cluster: C
 
 @pytest.mark.proves("H3")
 @pytest.mark.timeout(120 + 60 * ROUNDS)
-def test_nothing_is_lost_when_all_are_killed_at_once(cluster: Cluster, tmp_path: Path) -> None:
+def test_nothing_is_lost_when_all_brokers_are_killed_at_once(cluster: Cluster, tmp_path: Path) -> None:
     with Load(cluster, tmp_path) as running:
         for _ in range(ROUNDS):
             cluster.kill(*cluster.nodes)
@@ -118,7 +118,7 @@ def test_nothing_is_lost_when_all_are_killed_at_once(cluster: Cluster, tmp_path:
 
 @pytest.mark.proves("H9")
 @pytest.mark.timeout(120 + 60 * ROUNDS)
-def test_a_rolling_restart_is_no_more_than_a_pause_for_clients(cluster: Cluster, tmp_path: Path) -> None:
+def test_rolling_restart_only_pauses_clients(cluster: Cluster, tmp_path: Path) -> None:
     with Load(cluster, tmp_path) as running:
         for _ in range(ROUNDS):
             for node in cluster.nodes:

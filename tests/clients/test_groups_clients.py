@@ -73,7 +73,7 @@ def _in_order(seen: list[Seen]) -> bool:
 
 @pytest.mark.proves("C2")
 @pytest.mark.proves("C3")
-def test_a_group_goes_on_where_it_stopped(group_broker: Broker, topic: str, member: MakeMember) -> None:
+def test_group_resumes_where_it_stopped(group_broker: Broker, topic: str, member: MakeMember) -> None:
     _produce(group_broker, topic, 60)
     with member() as first:
         until(lambda: len(first.seen) >= 60, "everything is read")
@@ -127,7 +127,7 @@ def test_a_static_member_restarts_without_a_rebalance(group_broker: Broker, topi
 
 @pytest.mark.proves("C5")
 @pytest.mark.parametrize("flavour", ["cooperative-sticky", "consumer"])
-def test_what_a_member_keeps_is_never_taken_from_it(group_broker: Broker, topic: str, flavour: str) -> None:
+def test_retained_partitions_are_never_revoked(group_broker: Broker, topic: str, flavour: str) -> None:
     servers = group_broker.bootstrap_servers
     with ConfluentMember(servers, topic, topic, flavour) as first:
         until(lambda: len(first.owned) == PARTITIONS, "the first has all")
@@ -138,9 +138,7 @@ def test_what_a_member_keeps_is_never_taken_from_it(group_broker: Broker, topic:
 
 @pytest.mark.proves("C2")
 @pytest.mark.parametrize("flavour", ["range", "consumer"])
-def test_topics_that_come_later_are_read_by_whoever_asked_for_their_pattern(
-    group_broker: Broker, topic: str, flavour: str
-) -> None:
+def test_new_topics_are_read_by_pattern_subscribers(group_broker: Broker, topic: str, flavour: str) -> None:
     client = admin.AdminClient({"bootstrap.servers": group_broker.bootstrap_servers, "log_level": 0})
     with ConfluentMember(group_broker.bootstrap_servers, topic, f"^{topic}.*", flavour) as member:
         until(lambda: len(member.owned) == PARTITIONS, "the first topic is there")

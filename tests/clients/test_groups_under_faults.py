@@ -208,7 +208,7 @@ def _until_seen(crew: Crew, count: int) -> None:
 @pytest.mark.proves("C5")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(RUNS))
-def test_what_was_acknowledged_is_worked_on_whoever_dies(seed: int, tmp_path: Path) -> None:
+def test_acknowledged_records_are_processed_under_faults(seed: int, tmp_path: Path) -> None:
     with group_at_work(seed, tmp_path) as (chance, broker, crew, publishing, watching):
         _until_seen(crew, 50)
         faults: dict[str, Callable[[], object]] = {

@@ -218,7 +218,7 @@ def test_deleted_records_stay_deleted_after_a_kill(own_broker: Broker) -> None:
     client.close()
 
 
-def test_a_torn_tail_is_cut_and_the_log_goes_on(own_broker: Broker) -> None:
+def test_torn_tail_is_truncated_and_the_log_continues(own_broker: Broker) -> None:
     own_broker.create_topic("torn")
     client = ConfluentKafka(own_broker.bootstrap_servers)
     client.produce("torn", [Sent(b"%d" % number) for number in range(10)])
@@ -234,7 +234,7 @@ def test_a_torn_tail_is_cut_and_the_log_goes_on(own_broker: Broker) -> None:
     client.close()
 
 
-def test_a_second_broker_on_the_same_folder_is_refused(own_broker: Broker) -> None:
+def test_second_broker_on_the_same_directory_is_rejected(own_broker: Broker) -> None:
     second = subprocess.run(
         [*own_broker.command, "start", "--data", str(own_broker.data), "--listen", "127.0.0.1:0"],
         capture_output=True,
@@ -249,7 +249,7 @@ def test_a_second_broker_on_the_same_folder_is_refused(own_broker: Broker) -> No
     own_broker.create_topic("still-serving")
 
 
-def test_a_second_broker_on_the_same_port_is_refused(own_broker: Broker, tmp_path: Path) -> None:
+def test_second_broker_on_the_same_port_is_rejected(own_broker: Broker, tmp_path: Path) -> None:
     second = subprocess.run(
         [*own_broker.command, "start", "--data", str(tmp_path / "other"), "--listen", own_broker.bootstrap_servers],
         capture_output=True,

@@ -81,7 +81,7 @@ def committed(broker: Broker, group: str, topic: str) -> int | None:
 
 
 @pytest.mark.proves("C7")
-def test_what_was_committed_is_read_and_what_was_aborted_is_not(
+def test_committed_records_are_read_and_aborted_ones_are_not(
     make: Make, reader: KafkaClient, names: tuple[str, str]
 ) -> None:
     topic, name = names
@@ -98,7 +98,7 @@ def test_what_was_committed_is_read_and_what_was_aborted_is_not(
 
 
 @pytest.mark.proves("C7")
-def test_nothing_of_an_open_transaction_is_read_nor_what_lies_behind_it(
+def test_open_transaction_blocks_reads_at_the_last_stable_offset(
     make: Make, broker: Broker, reader: KafkaClient, names: tuple[str, str]
 ) -> None:
     topic, name = names
@@ -113,9 +113,7 @@ def test_nothing_of_an_open_transaction_is_read_nor_what_lies_behind_it(
     assert values(reader, topic, 3, isolation="read_committed") == [b"before", b"inside", b"behind"]
 
 
-def test_a_zombie_is_fenced_and_what_it_wrote_is_aborted(
-    make: Make, reader: KafkaClient, names: tuple[str, str]
-) -> None:
+def test_zombie_is_fenced_and_its_records_are_aborted(make: Make, reader: KafkaClient, names: tuple[str, str]) -> None:
     topic, name = names
     zombie = make(name)
     zombie.begin()
@@ -144,7 +142,7 @@ def test_offsets_are_committed_with_the_transaction_or_not_at_all(
     assert values(reader, topic, 2, isolation="read_committed") == [b"up to 3", b"up to 9"]
 
 
-def test_a_transaction_that_nobody_ends_is_aborted_after_its_time(
+def test_transaction_is_aborted_after_its_timeout(
     make: Make, broker: Broker, reader: KafkaClient, names: tuple[str, str]
 ) -> None:
     topic, name = names

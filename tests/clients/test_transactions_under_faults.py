@@ -196,7 +196,7 @@ class Run:
 @pytest.mark.proves("C6", "P3", "C7")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + RUNS))
-def test_every_input_has_one_result_whoever_dies(cluster: Cluster, seed: int, tmp_path: Path) -> None:
+def test_every_input_has_one_result_under_faults(cluster: Cluster, seed: int, tmp_path: Path) -> None:
     with Run(seed, cluster, tmp_path) as run:
         run.go_on()
         for fault in run.plan():

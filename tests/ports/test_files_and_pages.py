@@ -29,7 +29,7 @@ BOTH = pytest.mark.parametrize(
 
 
 @BOTH
-def test_a_file_is_written_read_cut_and_measured(tmp_path: Path, capabilities: Capabilities) -> None:
+def test_file_is_written_read_truncated_and_sized(tmp_path: Path, capabilities: Capabilities) -> None:
     disk = SystemDisk(capabilities)
     file = disk.open(str(tmp_path / "a"), create=True)
     file.allocate(4096)
@@ -46,7 +46,7 @@ def test_a_file_is_written_read_cut_and_measured(tmp_path: Path, capabilities: C
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux reserves blocks without making the file longer")
-def test_room_is_reserved_without_making_the_file_longer(tmp_path: Path) -> None:
+def test_allocate_does_not_change_the_file_size(tmp_path: Path) -> None:
     file = SystemDisk().open(str(tmp_path / "a"), create=True)
     file.allocate(8 * 1024 * 1024)
     assert file.size() == 0
@@ -54,12 +54,12 @@ def test_room_is_reserved_without_making_the_file_longer(tmp_path: Path) -> None
     file.close()
 
 
-def test_an_empty_file_can_be_mapped(tmp_path: Path) -> None:
+def test_empty_file_can_be_mapped(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     assert bytes(SystemDisk().map(str(tmp_path / "empty"))) == b""
 
 
-def test_folders_are_made_listed_renamed_and_removed(tmp_path: Path) -> None:
+def test_directories_are_made_listed_renamed_and_removed(tmp_path: Path) -> None:
     disk = SystemDisk()
     disk.make_directory(str(tmp_path / "x" / "y"))
     disk.make_directory(str(tmp_path / "x" / "y"))
@@ -73,7 +73,7 @@ def test_folders_are_made_listed_renamed_and_removed(tmp_path: Path) -> None:
     assert 0 < disk.free_bytes(str(tmp_path)) <= disk.total_bytes(str(tmp_path))
 
 
-def test_a_lock_is_held_by_one_and_can_be_given_back(tmp_path: Path) -> None:
+def test_lock_is_exclusive_and_can_be_released(tmp_path: Path) -> None:
     disk = SystemDisk()
     held = disk.lock(str(tmp_path / ".lock"))
     with pytest.raises(BlockingIOError):
@@ -82,12 +82,12 @@ def test_a_lock_is_held_by_one_and_can_be_given_back(tmp_path: Path) -> None:
     disk.lock(str(tmp_path / ".lock")).release()
 
 
-def test_a_missing_file_is_an_os_error(tmp_path: Path) -> None:
+def test_missing_file_is_an_os_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         SystemDisk().open(str(tmp_path / "nothing"))
 
 
-def test_the_clocks_go_on() -> None:
+def test_clocks_advance() -> None:
     clock = SystemClock()
     assert clock.wall_ms() > 1_600_000_000_000
     assert clock.monotonic_ms() <= clock.monotonic_ms()
@@ -98,7 +98,7 @@ def _names_in(disk: Disk, folder: str) -> tuple[int, list[str]]:
     return os.getpid(), disk.list(folder)
 
 
-async def test_work_runs_in_threads_and_in_a_process_of_its_own(tmp_path: Path) -> None:
+async def test_work_runs_in_threads_and_in_a_worker_process(tmp_path: Path) -> None:
     executor = SystemExecutor()
     (tmp_path / "file").touch()
     assert await executor.run(os.path.basename, "/a/b") == "b"
@@ -122,7 +122,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child that its parent died")
-def test_a_worker_does_not_outlive_a_node_that_is_killed(tmp_path: Path) -> None:
+def test_worker_dies_with_a_killed_node(tmp_path: Path) -> None:
     (tmp_path / "worker_pid.py").write_text("import os\ndef tell(disk, job):\n    return os.getpid()\n")
     (tmp_path / "node.py").write_text(NODE)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
@@ -141,7 +141,7 @@ def test_a_worker_does_not_outlive_a_node_that_is_killed(tmp_path: Path) -> None
     assert readable
 
 
-async def test_work_that_fails_fails_its_caller(tmp_path: Path) -> None:
+async def test_failed_work_raises_in_its_caller(tmp_path: Path) -> None:
     executor = SystemExecutor()
     with pytest.raises(FileNotFoundError):
         await executor.work_on_files(_names_in, str(tmp_path / "nothing"))
@@ -163,7 +163,7 @@ def _make(disk: Disk, path: str) -> int:
 
 
 @pytest.mark.proves("C3", part="kept over a crash")
-async def test_what_is_urgent_does_not_wait_behind_what_is_not(tmp_path: Path) -> None:
+async def test_urgent_job_does_not_wait_for_other_jobs(tmp_path: Path) -> None:
     executor, path = SystemExecutor(), str(tmp_path / "made")
     slow = asyncio.ensure_future(executor.work_on_files(_wait_for, path))
     await asyncio.wait_for(executor.work_on_files(_make, path, is_urgent=True), 60)
@@ -175,7 +175,7 @@ def _die(disk: Disk, code: int) -> None:  # noqa: ARG001
     os._exit(code)
 
 
-async def test_a_worker_that_dies_fails_its_caller_and_the_next_job_gets_another(tmp_path: Path) -> None:
+async def test_dead_worker_fails_its_job_and_the_next_job_starts_another(tmp_path: Path) -> None:
     executor = SystemExecutor()
     with pytest.raises(OSError, match="died"):
         await executor.work_on_files(_die, 1, is_urgent=True)
@@ -184,7 +184,7 @@ async def test_a_worker_that_dies_fails_its_caller_and_the_next_job_gets_another
 
 
 @pytest.mark.proves("A1", part="every Python from 3.11 on")
-async def test_a_worker_that_dies_leaves_no_thread_that_the_end_of_the_node_would_wait_for(
+async def test_dead_worker_leaves_no_thread_that_blocks_shutdown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     terminate = _ExecutorManagerThread.terminate_broken
@@ -201,7 +201,7 @@ async def test_a_worker_that_dies_leaves_no_thread_that_the_end_of_the_node_woul
     await executor.close()
 
 
-async def test_a_worker_that_has_nothing_to_do_ends_and_another_comes_when_there_is(tmp_path: Path) -> None:
+async def test_idle_worker_exits_and_another_starts_on_demand(tmp_path: Path) -> None:
     worker = Worker(niceness=1, idle_s=0.01)
     first = await worker.run(_make, str(tmp_path / "made"))
     with suppress(ProcessLookupError):

@@ -7,7 +7,7 @@ from moldau.testing import Broker
 
 
 @pytest.mark.parametrize("is_portable", ["true", "false"])
-def test_a_client_notices_no_difference(is_portable: str) -> None:
+def test_portable_broker_serves_clients_like_any_other(is_portable: str) -> None:
     values = [str(number).encode() * 100 for number in range(2000)]
     settings = {"moldau.portable.io": is_portable, "log.segment.bytes": 100_000, "log.preallocate": "true"}
     with Broker(settings=settings) as broker:

@@ -79,7 +79,7 @@ async def served(
             await recorder.has_ended.wait()
 
 
-async def test_a_frame_that_comes_byte_by_byte_is_delivered_once_and_whole() -> None:
+async def test_frame_received_byte_by_byte_is_delivered_once() -> None:
     recorder = Recorder()
     async with served(recorder) as address:
         reader, writer = await asyncio.open_connection(*address)
@@ -93,7 +93,7 @@ async def test_a_frame_that_comes_byte_by_byte_is_delivered_once_and_whole() -> 
 
 
 @pytest.mark.proves("A1")
-async def test_connections_are_read_here_also_where_asyncio_starts_to_read_what_is_paused(
+async def test_paused_connection_is_not_read_by_asyncio(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def add_reader(transport: Any, descriptor: int, callback: Callable[[], None]) -> None:
@@ -113,7 +113,7 @@ async def test_connections_are_read_here_also_where_asyncio_starts_to_read_what_
 
 @pytest.mark.proves("A1")
 @pytest.mark.parametrize("capabilities", [Capabilities.detect(), Capabilities.portable()], ids=["linux", "portable"])
-async def test_small_frames_behind_a_large_one_that_came_in_pieces_are_delivered_at_once(
+async def test_small_frames_after_a_segmented_large_one_are_delivered_at_once(
     capabilities: Capabilities,
 ) -> None:
     large = bytes(range(256)) * (4 * KiB)
@@ -133,7 +133,7 @@ async def test_small_frames_behind_a_large_one_that_came_in_pieces_are_delivered
 
 
 @pytest.mark.skipif(not Capabilities.detect().has_low_water_mark, reason="this system wakes for every piece")
-async def test_the_rest_of_a_large_frame_is_read_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rest_of_a_large_frame_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder, large = Recorder(), bytes(MiB - 100)
     reads: list[int] = []
     original = ReceiveBuffer.on_received
@@ -157,7 +157,7 @@ async def test_the_rest_of_a_large_frame_is_read_in_one_piece(monkeypatch: pytes
         writer.close()
 
 
-async def test_a_large_frame_that_never_ends_is_noticed_when_the_peer_goes() -> None:
+async def test_incomplete_large_frame_ends_when_the_peer_disconnects() -> None:
     recorder = Recorder()
     async with served(recorder) as address:
         _, writer = await asyncio.open_connection(*address)
@@ -169,7 +169,7 @@ async def test_a_large_frame_that_never_ends_is_noticed_when_the_peer_goes() -> 
         assert recorder.frames == []
 
 
-async def test_frames_in_one_heap_are_delivered_in_order_over_several_turns() -> None:
+async def test_many_frames_are_delivered_in_order_over_several_turns() -> None:
     recorder = Recorder()
     contents = [str(number).encode() for number in range(10 * FRAMES_PER_TURN_MAX)]
     async with served(recorder) as address:
@@ -180,7 +180,7 @@ async def test_frames_in_one_heap_are_delivered_in_order_over_several_turns() ->
         writer.close()
 
 
-async def test_one_connection_does_not_keep_the_loop_for_all_its_frames() -> None:
+async def test_one_connection_does_not_block_the_loop() -> None:
     turns: list[int] = []
     recorder = Recorder()
     async with served(recorder) as address:
@@ -194,7 +194,7 @@ async def test_one_connection_does_not_keep_the_loop_for_all_its_frames() -> Non
 
 
 @pytest.mark.parametrize("size", [0, 1, IDLE_BYTES - 4, IDLE_BYTES, MiB - 4, MiB, 5 * MiB])
-async def test_a_frame_of_any_size_arrives_and_is_echoed(size: int) -> None:
+async def test_frame_of_any_size_is_received_and_echoed(size: int) -> None:
     content = bytes(range(256)) * (size // 256 + 1)
     content = content[:size]
     recorder = Recorder(lambda frame: [struct.pack(">i", len(frame)), frame])
@@ -207,7 +207,7 @@ async def test_a_frame_of_any_size_arrives_and_is_echoed(size: int) -> None:
 
 
 @pytest.mark.parametrize("length", [-1, FRAME_MAX + 1, 2**31 - 1])
-async def test_a_frame_of_a_forbidden_length_closes_the_connection_and_says_why(length: int) -> None:
+async def test_frame_of_invalid_length_closes_the_connection_with_a_reason(length: int) -> None:
     recorder = Recorder()
     async with served(recorder) as address:
         reader, writer = await asyncio.open_connection(*address)
@@ -220,7 +220,7 @@ async def test_a_frame_of_a_forbidden_length_closes_the_connection_and_says_why(
 
 
 @pytest.mark.proves("P4", part="bounded memory on the broker")
-async def test_a_large_frame_that_is_only_announced_takes_no_memory() -> None:
+async def test_announced_large_frame_allocates_no_memory() -> None:
     budget = ReceiveBudget(64 * MiB)
     buffer = ReceiveBuffer(budget)
     room = buffer.room()
@@ -230,7 +230,7 @@ async def test_a_large_frame_that_is_only_announced_takes_no_memory() -> None:
     assert budget.bytes_used == 0
 
 
-async def test_when_the_budget_is_spent_others_wait_and_then_get_their_turn() -> None:
+async def test_connections_wait_when_the_receive_budget_is_exhausted() -> None:
     recorders: list[Recorder] = []
 
     def accept() -> Recorder:
@@ -258,7 +258,7 @@ async def test_when_the_budget_is_spent_others_wait_and_then_get_their_turn() ->
 
 @pytest.mark.parametrize("capabilities", [Capabilities.detect(), Capabilities.portable()], ids=["linux", "portable"])
 @pytest.mark.proves("S7")
-async def test_slices_of_files_go_out_between_buffers_as_they_stand(tmp_path: Path, capabilities: Capabilities) -> None:
+async def test_file_slices_are_sent_between_buffers_in_order(tmp_path: Path, capabilities: Capabilities) -> None:
     content = bytes(range(256)) * 20_000
     (tmp_path / "segment").write_bytes(content)
     file = SystemDisk(capabilities).open(str(tmp_path / "segment"), read_only=True)
@@ -274,9 +274,7 @@ async def test_slices_of_files_go_out_between_buffers_as_they_stand(tmp_path: Pa
 
 
 @pytest.mark.parametrize("capabilities", [Capabilities.detect(), Capabilities.portable()], ids=["linux", "portable"])
-async def test_a_file_that_is_shorter_than_promised_closes_the_connection(
-    tmp_path: Path, capabilities: Capabilities
-) -> None:
+async def test_truncated_file_slice_closes_the_connection(tmp_path: Path, capabilities: Capabilities) -> None:
     (tmp_path / "segment").write_bytes(b"short")
     file = SystemDisk(capabilities).open(str(tmp_path / "segment"), read_only=True)
     recorder = Recorder(lambda _: [b"head", FileSlice(file, 0, 1000)])
@@ -290,7 +288,7 @@ async def test_a_file_that_is_shorter_than_promised_closes_the_connection(
     file.close()
 
 
-async def test_what_a_slow_reader_does_not_take_is_counted_and_leaves_when_it_reads() -> None:
+async def test_unsent_bytes_are_counted_and_sent_when_the_peer_reads() -> None:
     recorder = Recorder(lambda _: [b"z" * (32 * MiB)])
     async with served(recorder) as address:
         client = socket.create_connection(address)
@@ -310,7 +308,7 @@ async def test_what_a_slow_reader_does_not_take_is_counted_and_leaves_when_it_re
 
 @pytest.mark.proves("P4", part="bounded memory on the broker")
 @pytest.mark.parametrize("changes_its_mind", [False, True], ids=["paused", "paused again before it was resumed"])
-async def test_a_paused_connection_delivers_nothing_until_it_is_resumed(changes_its_mind: bool) -> None:
+async def test_paused_connection_delivers_nothing_until_resumed(changes_its_mind: bool) -> None:
     recorder = Recorder()
     async with served(recorder) as address:
         _, writer = await asyncio.open_connection(*address)
@@ -330,7 +328,7 @@ async def test_a_paused_connection_delivers_nothing_until_it_is_resumed(changes_
         writer.close()
 
 
-async def test_a_close_sends_what_is_queued_first() -> None:
+async def test_close_sends_the_queue_first() -> None:
     recorder = Recorder()
 
     def answer(_: bytes) -> Sequence[Piece]:
@@ -346,7 +344,7 @@ async def test_a_close_sends_what_is_queued_first() -> None:
         writer.close()
 
 
-async def test_connecting_where_nobody_listens_is_an_os_error() -> None:
+async def test_connect_to_a_closed_port_is_an_os_error() -> None:
     with socket.socket() as free:
         free.bind(LOOPBACK)
         address = Address(*free.getsockname())
@@ -354,7 +352,7 @@ async def test_connecting_where_nobody_listens_is_an_os_error() -> None:
         await SocketNetwork().connect(address, Recorder(), FRAME_MAX)
 
 
-async def test_two_ends_of_our_own_talk_to_each_other() -> None:
+async def test_two_connections_exchange_frames() -> None:
     server = Recorder(lambda frame: [framed(frame.upper())])
     client = Recorder()
     async with served(server) as address:
@@ -366,7 +364,7 @@ async def test_two_ends_of_our_own_talk_to_each_other() -> None:
         await client.has_ended.wait()
 
 
-def test_an_idle_buffer_holds_no_memory_and_a_busy_one_grows() -> None:
+def test_idle_buffer_holds_no_memory_and_a_busy_one_grows() -> None:
     budget = ReceiveBudget(64 * MiB)
     buffer = ReceiveBuffer(budget)
     assert len(buffer.view) == 0

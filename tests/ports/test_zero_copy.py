@@ -42,7 +42,7 @@ class Answering:
 
 @pytest.mark.proves("S7")
 @pytest.mark.skipif(not Capabilities.detect().has_sendfile, reason="this system has no sendfile")
-async def test_a_slice_of_a_file_is_sent_by_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_file_slice_is_sent_with_sendfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "segment").write_bytes(os.urandom(SLICE_BYTES))
     file = SystemDisk(Capabilities.detect()).open(str(tmp_path / "segment"), read_only=True)
     answering = Answering([b"head", FileSlice(file, 0, SLICE_BYTES)])

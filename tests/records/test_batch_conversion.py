@@ -53,14 +53,14 @@ def test_a_clients_batch_is_read_by_clients_after_conversion(target: Compression
     assert AIOKAFKA.read(converted) == KAFKA_PYTHON.read(converted) == list(iterate_records(batch))
 
 
-def test_what_is_in_the_codec_already_is_copied() -> None:
+def test_batch_already_in_the_codec_is_copied() -> None:
     batch = build_batch(RECORDS, compression=Compression.LZ4)
     converted = recompress(batch, Compression.LZ4)
     assert converted == batch
     assert converted is not batch
 
 
-def test_control_batches_are_left_alone() -> None:
+def test_control_batches_are_not_converted() -> None:
     marker = build_transaction_marker(
         is_commit=True, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp_ms=5
     )
@@ -73,7 +73,7 @@ def test_a_level_is_passed_on() -> None:
     assert small < quick
 
 
-def test_what_cannot_be_decompressed_is_an_invalid_record() -> None:
+def test_undecompressable_batch_is_an_invalid_record() -> None:
     batch = build_batch(RECORDS, compression=Compression.ZSTD)
     batch[70] ^= 0xFF
     write_checksum(batch, 0, len(batch))
@@ -81,7 +81,7 @@ def test_what_cannot_be_decompressed_is_an_invalid_record() -> None:
         recompress(batch, Compression.NONE)
 
 
-def test_what_grows_too_large_is_refused() -> None:
+def test_too_large_decompressed_batch_is_rejected() -> None:
     batch = build_batch([(0, None, bytes(1 << 20), ())], compression=Compression.LZ4)
     with pytest.raises(MessageTooLarge):
         recompress(batch, Compression.NONE, output_bytes_max=1 << 18)

@@ -28,7 +28,7 @@ def a_batch() -> bytearray:
     )
 
 
-def test_every_field_is_read_from_its_place() -> None:
+def test_every_field_is_read_from_its_position() -> None:
     batch = a_batch()
     header = read_header(batch)
     assert header == BatchHeader(
@@ -64,7 +64,7 @@ def test_a_header_is_read_from_the_middle_of_a_buffer() -> None:
     assert checksum(buffer, 13, len(batch)) == read_header(batch).crc
 
 
-def test_a_buffer_that_is_too_short_has_no_header() -> None:
+def test_truncated_header_is_corrupt() -> None:
     with pytest.raises(CorruptMessage):
         read_header(bytes(HEADER_BYTES - 1))
     with pytest.raises(CorruptMessage):
@@ -103,7 +103,7 @@ def test_sequences_wrap_to_zero(base_sequence: int, last_sequence: int) -> None:
     assert read_header(batch).last_sequence == last_sequence
 
 
-def test_a_delete_horizon_stands_in_the_base_timestamp() -> None:
+def test_delete_horizon_is_stored_in_the_base_timestamp() -> None:
     batch = build_batch([(5_000, b"k", None, ())], delete_horizon_ms=9_000)
     assert read_header(batch).delete_horizon_ms == 9_000
     assert next(iterate_records(batch)).timestamp == 5_000

@@ -41,7 +41,7 @@ def placed(records: list[NewRecord], base_offset: int = 0) -> list[Record]:
 @EVERY_LIBRARY
 @EVERY_CODEC
 @LOADS
-def test_what_a_client_library_builds_is_read_here(
+def test_batches_of_client_libraries_are_parsed(
     library: Library, compression: Compression, records: list[NewRecord]
 ) -> None:
     batch = library.build(
@@ -59,7 +59,7 @@ def test_what_a_client_library_builds_is_read_here(
 @EVERY_LIBRARY
 @EVERY_CODEC
 @LOADS
-def test_what_is_built_here_a_client_library_reads(
+def test_built_batches_are_parsed_by_client_libraries(
     library: Library, compression: Compression, records: list[NewRecord]
 ) -> None:
     batch = build_batch(records, compression=compression, producer_id=77, producer_epoch=2, base_sequence=5)
@@ -146,7 +146,7 @@ def test_streams_made_here_are_read_by_other_decompressors() -> None:
     assert zstandard.decompress(compress(Compression.ZSTD, TEXT)) == TEXT
 
 
-def test_lz4_frames_are_what_the_java_client_takes() -> None:
+def test_lz4_frames_are_readable_by_the_java_client() -> None:
     frame = LZ4_FRAME.get_frame_info(compress(Compression.LZ4, TEXT))
     assert not frame["block_linked"]
     assert frame["block_size"] == 64 * 1024

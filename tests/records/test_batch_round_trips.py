@@ -20,7 +20,7 @@ CODECS = st.sampled_from(Compression)
 
 @settings(max_examples=150, deadline=None)
 @given(NEW_RECORDS, CODECS)
-def test_produced_records_come_back(records: list[NewRecord], compression: Compression) -> None:
+def test_produced_records_round_trip(records: list[NewRecord], compression: Compression) -> None:
     batch = build_batch(records, compression=compression)
     header = validate_produced(memoryview(batch))
     assert header.compression == compression
@@ -31,7 +31,7 @@ def test_produced_records_come_back(records: list[NewRecord], compression: Compr
 
 @settings(max_examples=100, deadline=None)
 @given(NEW_RECORDS, st.lists(st.integers(1, 1 << 20), min_size=20, max_size=20), st.integers(0, 1 << 60), CODECS)
-def test_offsets_with_gaps_come_back(
+def test_offset_gaps_round_trip(
     new: list[NewRecord], steps: list[int], base_offset: int, compression: Compression
 ) -> None:
     offset = base_offset
@@ -44,7 +44,7 @@ def test_offsets_with_gaps_come_back(
     assert read_header(batch).last_offset == records[-1].offset
 
 
-def test_a_batch_keeps_its_range_when_compaction_took_its_last_records() -> None:
+def test_batch_keeps_its_offset_range_after_compaction() -> None:
     batch = build_batch(
         [Record(103, 50, b"k", b"v")],
         base_offset=100,
@@ -60,7 +60,7 @@ def test_a_batch_keeps_its_range_when_compaction_took_its_last_records() -> None
 
 
 @pytest.mark.parametrize("compression", Compression)
-def test_an_emptied_batch_still_has_its_producer_and_its_time(compression: Compression) -> None:
+def test_emptied_batch_keeps_producer_and_timestamp(compression: Compression) -> None:
     batch = build_batch(
         [],
         base_offset=100,
@@ -78,7 +78,7 @@ def test_an_emptied_batch_still_has_its_producer_and_its_time(compression: Compr
     assert list(iterate_records(batch)) == []
 
 
-def test_records_out_of_order_make_no_batch() -> None:
+def test_records_out_of_order_are_rejected() -> None:
     with pytest.raises(ValueError, match="offset 4"):
         build_batch([Record(5, 0, b"", b""), Record(4, 0, b"", b"")])
     with pytest.raises(ValueError, match="offset 4"):
@@ -87,19 +87,19 @@ def test_records_out_of_order_make_no_batch() -> None:
         build_batch([])
 
 
-def test_a_header_key_that_is_no_utf8_is_written_back_as_it_was() -> None:
+def test_header_key_that_is_not_utf8_round_trips() -> None:
     batch = build_batch([(0, None, None, (("\udcff\udcfe", b""),))])
     assert b"\x04\xff\xfe" in batch
     assert build_batch(iterate_records(batch)) == batch
 
 
-def test_the_extremes_of_time_come_back() -> None:
+def test_extreme_timestamps_round_trip() -> None:
     records: list[NewRecord] = [(-(1 << 62), None, b"", ()), ((1 << 62) - 1, None, b"", ())]
     batch = build_batch(records)
     assert [record.timestamp for record in iterate_records(batch)] == [-(1 << 62), (1 << 62) - 1]
 
 
-def test_log_append_time_is_written_and_signed() -> None:
+def test_log_append_time_updates_the_checksum() -> None:
     batch = build_batch([(5, None, b"", ())], log_append_time_ms=900)
     header = read_header(batch)
     assert header.has_log_append_time
@@ -111,25 +111,25 @@ def two_batches() -> bytearray:
     return build_batch([(0, b"a", b"1", ())]) + build_batch([(0, b"b", b"2", ())] * 2, base_offset=1)
 
 
-def test_batches_that_stand_in_a_row_are_walked() -> None:
+def test_consecutive_batches_are_iterated() -> None:
     walked = list(iterate_batches(two_batches()))
     assert [header.base_offset for header, _ in walked] == [0, 1]
     assert [[record.key for record in iterate_records(batch)] for _, batch in walked] == [[b"a"], [b"b", b"b"]]
 
 
 @pytest.mark.parametrize("truncated_bytes", [1, 10, 40, 70])
-def test_a_batch_that_is_cut_off_ends_the_walk(truncated_bytes: int) -> None:
+def test_truncated_batch_ends_the_iteration(truncated_bytes: int) -> None:
     buffer = two_batches()[:-truncated_bytes]
     assert [header.base_offset for header, _ in iterate_batches(buffer)] == [0]
 
 
 @pytest.mark.parametrize(("position", "value"), [(8, 0xFF), (16, 1), (16, 3)])
-def test_what_is_no_batch_stops_the_walk_with_an_error(position: int, value: int) -> None:
+def test_invalid_batch_raises_during_iteration(position: int, value: int) -> None:
     buffer = two_batches()
     buffer[position] = value
     with pytest.raises(CorruptMessage):
         list(iterate_batches(buffer))
 
 
-def test_a_batch_is_read_though_more_bytes_follow_it() -> None:
+def test_batch_with_trailing_bytes_is_parsed() -> None:
     assert [record.key for record in iterate_records(two_batches())] == [b"a"]

@@ -43,7 +43,7 @@ def refusal(batch: bytes | bytearray, *, is_zstd_allowed: bool = True) -> KafkaE
 
 
 @pytest.mark.parametrize("compression", Compression)
-def test_a_good_batch_of_any_codec_is_taken(compression: Compression) -> None:
+def test_valid_batch_of_any_codec_is_accepted(compression: Compression) -> None:
     batch = a_batch(compression)
     assert validate_produced(memoryview(batch)) == read_header(batch)
     assert isinstance(validate_produced(memoryview(batch)), BatchHeader)
@@ -89,21 +89,21 @@ FAULTS: dict[str, tuple[Callable[[], bytes | bytearray], ErrorCode]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_gets_the_code_that_kafka_gives(fault: str) -> None:
+def test_invalid_batch_gets_kafkas_error_code(fault: str) -> None:
     make, code = FAULTS[fault]
     assert refusal(make()).code == code
 
 
-def test_an_empty_batch_is_refused_though_its_numbers_agree() -> None:
+def test_empty_batch_is_rejected() -> None:
     assert refusal(build_batch([], last_offset_delta=-1)).code == INVALID
 
 
-def test_zstd_is_refused_to_producers_that_are_too_old() -> None:
+def test_zstd_is_rejected_for_old_produce_versions() -> None:
     assert refusal(a_batch(Compression.ZSTD), is_zstd_allowed=False).code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     validate_produced(memoryview(a_batch(Compression.LZ4)), is_zstd_allowed=False)
 
 
-def test_the_checksum_covers_every_byte_behind_it() -> None:
+def test_checksum_covers_every_byte_after_it() -> None:
     batch = a_batch()
     for position in range(21, len(batch)):
         broken = bytearray(batch)
@@ -125,7 +125,7 @@ def test_the_checksum_covers_every_byte_behind_it() -> None:
         (1 << 62, False),
     ],
 )
-def test_times_far_from_now_are_refused(timestamp: int, is_fine: bool) -> None:
+def test_timestamps_far_from_now_are_rejected(timestamp: int, is_fine: bool) -> None:
     header = read_header(build_batch([(timestamp, None, b"v", ())]))
     if is_fine:
         validate_timestamps(header, NOW_MS, before_max_ms=1_000, after_max_ms=50)
@@ -134,7 +134,7 @@ def test_times_far_from_now_are_refused(timestamp: int, is_fine: bool) -> None:
             validate_timestamps(header, NOW_MS, before_max_ms=1_000, after_max_ms=50)
 
 
-def test_the_newest_and_the_first_time_of_a_batch_both_count() -> None:
+def test_base_and_max_timestamp_are_both_checked() -> None:
     header = read_header(build_batch([(NOW_MS, None, b"v", ()), (NOW_MS + 60, None, b"v", ())]))
     with pytest.raises(InvalidTimestamp):
         validate_timestamps(header, NOW_MS, before_max_ms=1_000, after_max_ms=50)
@@ -143,13 +143,13 @@ def test_the_newest_and_the_first_time_of_a_batch_both_count() -> None:
         validate_timestamps(header, NOW_MS, before_max_ms=1_000, after_max_ms=50)
 
 
-def test_the_widest_bounds_let_every_time_pass() -> None:
+def test_widest_bounds_accept_every_timestamp() -> None:
     header = read_header(build_batch([(0, None, b"v", ()), ((1 << 62), None, b"v", ())]))
     validate_timestamps(header, NOW_MS, before_max_ms=(1 << 63) - 1, after_max_ms=(1 << 63) - 1)
 
 
 @pytest.mark.parametrize("compression", Compression)
-def test_a_compacted_topic_needs_a_key_in_every_record(compression: Compression) -> None:
+def test_compacted_topic_requires_keys(compression: Compression) -> None:
     validate_keys(memoryview(a_batch(compression)))
     validate_keys(memoryview(build_batch([(0, b"", None, ())], compression=compression)))
     records = [(0, b"k", b"v", ()), (0, None, b"v", ())]
@@ -157,7 +157,7 @@ def test_a_compacted_topic_needs_a_key_in_every_record(compression: Compression)
         validate_keys(memoryview(build_batch(records, compression=compression)))
 
 
-def test_a_compacted_topic_refuses_records_that_cannot_be_read() -> None:
+def test_compacted_topic_rejects_malformed_records() -> None:
     broken = a_batch()
     broken[61] = 0x7F
     write_checksum(broken, 0, len(broken))
@@ -169,19 +169,19 @@ def test_a_compacted_topic_refuses_records_that_cannot_be_read() -> None:
         validate_keys(memoryview(garbage))
 
 
-def test_a_compacted_topic_refuses_offsets_that_do_not_count_up() -> None:
+def test_compacted_topic_rejects_non_consecutive_offsets() -> None:
     batch = build_batch([Record(0, 0, b"k", b"v"), Record(2, 0, b"k", b"v")])
     with pytest.raises(InvalidRecord, match="record 1"):
         validate_keys(memoryview(batch))
 
 
-def test_a_compacted_topic_refuses_what_grows_too_large() -> None:
+def test_compacted_topic_rejects_too_large_decompressed_batches() -> None:
     batch = build_batch([(0, b"k", bytes(1 << 20), ())], compression=Compression.ZSTD)
     with pytest.raises(MessageTooLarge):
         validate_keys(memoryview(batch), output_bytes_max=1 << 16)
 
 
-def test_a_max_timestamp_that_a_client_left_out_is_found() -> None:
+def test_missing_max_timestamp_is_computed() -> None:
     batch = build_batch([(500, None, b"v", ()), (900, None, b"v", ()), (700, None, b"v", ())])
     assert not lacks_max_timestamp(read_header(batch))
     pack_into(">q", batch, 35, -1)
@@ -193,7 +193,7 @@ def test_a_max_timestamp_that_a_client_left_out_is_found() -> None:
     assert [record.timestamp for record in iterate_records(batch)] == [500, 900, 700]
 
 
-def test_a_max_timestamp_cannot_be_found_in_records_that_cannot_be_read() -> None:
+def test_missing_max_timestamp_of_malformed_records_is_an_error() -> None:
     batch = patched(">b", 61, 127)
     with pytest.raises(InvalidRecord):
         correct_max_timestamp(memoryview(batch))

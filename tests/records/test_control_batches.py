@@ -24,13 +24,13 @@ def test_a_key_is_a_version_and_a_type(kind: ControlType) -> None:
     assert read_control_type(encode_control_key(kind)) is kind
 
 
-def test_a_type_or_a_version_of_the_future_is_not_refused() -> None:
+def test_newer_control_type_or_version_is_accepted() -> None:
     assert read_control_type(b"\x00\x00\x00\x63") is ControlType.UNKNOWN
     assert read_control_type(b"\x00\x01\x00\x02more") is ControlType.LEADER_CHANGE
 
 
 @pytest.mark.parametrize("key", [None, b"", b"\x00\x00\x00", b"\xff\xff\x00\x00"])
-def test_a_key_that_is_none_is_corrupt(key: bytes | None) -> None:
+def test_missing_control_key_is_corrupt(key: bytes | None) -> None:
     with pytest.raises(CorruptMessage):
         read_control_type(key)
 

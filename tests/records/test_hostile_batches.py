@@ -101,9 +101,7 @@ def around(body: bytes, *, codec: int = 0, count: int = 1) -> bytes:
 
 @settings(max_examples=400, deadline=None)
 @given(st.binary(max_size=200), st.sampled_from(Compression), st.integers(1, 5))
-def test_random_bodies_under_a_right_checksum_raise_nothing_but_kafka_errors(
-    body: bytes, codec: Compression, count: int
-) -> None:
+def test_random_bodies_with_valid_checksum_raise_only_kafka_errors(body: bytes, codec: Compression, count: int) -> None:
     read_in_every_way(around(body, codec=codec, count=count))
     read_in_every_way(around(compress(codec, body), codec=codec, count=count))
 
@@ -139,7 +137,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_a_body_that_is_no_record_is_corrupt(name: str) -> None:
+def test_invalid_record_body_is_corrupt(name: str) -> None:
     body, words = BODIES[name]
     batch = bytearray(around(body))
     batch[34] = 1  # the base timestamp is then one, so that the largest delta goes past 64 bits
@@ -147,7 +145,7 @@ def test_a_body_that_is_no_record_is_corrupt(name: str) -> None:
         list(iterate_records(batch))
 
 
-def test_a_huge_count_of_records_costs_nothing() -> None:
+def test_huge_record_count_allocates_nothing() -> None:
     body = record_of(b"\x00\x00\x00\x01\x01\x00")
     tracemalloc.start()
     try:
@@ -168,9 +166,7 @@ def test_a_huge_count_of_records_costs_nothing() -> None:
         (bytes(70), Compression.ZSTD, (1 << 31) - 1, False),
     ],
 )
-def test_a_batch_that_claims_more_records_than_it_can_hold_is_refused(
-    body: bytes, codec: Compression, count: int, is_taken: bool
-) -> None:
+def test_impossible_record_count_is_rejected(body: bytes, codec: Compression, count: int, is_taken: bool) -> None:
     batch = memoryview(around(body, codec=codec, count=count))
     if is_taken:
         assert validate_produced(batch).records_count == count
@@ -179,7 +175,7 @@ def test_a_batch_that_claims_more_records_than_it_can_hold_is_refused(
             validate_produced(batch)
 
 
-def test_an_unknown_codec_is_named() -> None:
+def test_unknown_codec_is_reported() -> None:
     with pytest.raises(UnsupportedCompressionType, match="codec 7"):
         decompress(7, b"")
     with pytest.raises(UnsupportedCompressionType, match="codec 7"):
@@ -187,7 +183,7 @@ def test_an_unknown_codec_is_named() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_stream_that_is_cut_off_is_corrupt(codec: Compression) -> None:
+def test_truncated_stream_is_corrupt(codec: Compression) -> None:
     stream = compress(codec, bytes(range(256)) * 400)
     for size in (0, 1, 5, 17, len(stream) // 2, len(stream) - 1):
         with pytest.raises(CorruptMessage):
@@ -195,7 +191,7 @@ def test_a_stream_that_is_cut_off_is_corrupt(codec: Compression) -> None:
 
 
 @pytest.mark.parametrize("codec", Compression)
-def test_the_bound_is_exact(codec: Compression) -> None:
+def test_decompression_limit_is_exact(codec: Compression) -> None:
     for size in (0, 1, 1_000, 300_000):
         content = random.Random(size).randbytes(size // 2) + bytes(size - size // 2)
         stream = compress(codec, content)
@@ -205,7 +201,7 @@ def test_the_bound_is_exact(codec: Compression) -> None:
                 decompress(codec, stream, size - 1)
 
 
-def test_a_snappy_length_that_is_a_lie_allocates_nothing() -> None:
+def test_forged_snappy_length_allocates_nothing() -> None:
     claim = b"\xff\xff\xff\xff\x0f" + bytes(20)  # four gigabytes out of twenty bytes
     chunk = b"\x82SNAPPY\x00" + bytes(8) + len(claim).to_bytes(4, "big") + claim
     for stream in (claim, chunk):
@@ -220,7 +216,7 @@ def test_a_snappy_chunk_of_an_impossible_length_is_corrupt(length: int) -> None:
         decompress(Compression.SNAPPY, stream)
 
 
-def test_a_zstd_window_of_a_gigabyte_is_refused() -> None:
+def test_zstd_window_of_a_gigabyte_is_rejected() -> None:
     parameters = zstandard.ZstdCompressionParameters(window_log=20, write_content_size=False)
     compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     frame = bytearray(compressor.compress(bytes(1_000)) + compressor.flush())

@@ -50,13 +50,13 @@ def _problems(*overrides: str, properties: str = "") -> list[str]:
     return str(refusal.value).splitlines()
 
 
-def test_nothing_said_is_a_node_on_this_machine() -> None:
+def test_empty_configuration_is_a_local_node() -> None:
     configuration = load_configuration()
     assert configuration.listeners.advertised_on("PLAINTEXT") == Address("localhost", 9092)
     assert (configuration.settings.node_id, configuration.warnings) == (1, ())
 
 
-def test_the_file_that_kafka_ships_is_accepted() -> None:
+def test_kafkas_server_properties_is_accepted() -> None:
     configuration = _load(properties=KAFKAS_OWN)
     assert configuration.settings.folders == ("/tmp/kraft-combined-logs",)
     assert [each.name for each in configuration.listeners.for_clients] == ["PLAINTEXT"]
@@ -65,14 +65,14 @@ def test_the_file_that_kafka_ships_is_accepted() -> None:
     assert "num.partitions" not in warning
 
 
-def test_flags_go_over_files_and_later_files_over_earlier_ones() -> None:
+def test_overrides_win_over_files_and_later_files_over_earlier_ones() -> None:
     files = [("a.properties", "num.partitions=2\nnode.id=2"), ("b.toml", "num.partitions = 3")]
     configuration = load_configuration(files, ["num.partitions=4", "num.partitions = 5"])
     assert (configuration.settings.num_partitions, configuration.settings.node_id) == (5, 2)
     assert not configuration.warnings
 
 
-def test_every_problem_is_told_with_its_place() -> None:
+def test_every_problem_is_reported_with_file_and_line() -> None:
     problems = _problems("node.id", "num.partitions=0", properties="\nlog.dris=/x\nlog.retention.hours=long\n")
     assert problems == [
         "-c node.id: must be name=value.",
@@ -82,7 +82,7 @@ def test_every_problem_is_told_with_its_place() -> None:
     ]
 
 
-def test_a_topic_setting_in_a_file_is_told_from_a_slip() -> None:
+def test_topic_setting_in_a_file_is_distinguished_from_a_typo() -> None:
     (problem,) = _problems(properties="retention.ms=5")
     assert "setting of topics" in problem
     assert "log.retention.ms or log.retention.minutes or log.retention.hours" in problem
@@ -90,19 +90,19 @@ def test_a_topic_setting_in_a_file_is_told_from_a_slip() -> None:
     assert problem == "-c: remote.storage.enable is a setting of topics, not of brokers."
 
 
-def test_a_problem_between_settings_tells_where_they_were_set() -> None:
+def test_conflict_between_settings_names_their_locations() -> None:
     (problem,) = _problems("broker.id=2", properties="node.id=1")
     assert problem.endswith("(server.properties:1 sets node.id; -c sets broker.id)")
 
 
-def test_values_of_unknown_names_and_secrets_are_not_shown() -> None:
+def test_unknown_and_secret_values_are_not_shown() -> None:
     assert "hunter2" not in "".join(_problems("ssl.pass=hunter2", "hunter2", "my.secret=hunter2")[1:])
     configuration = _load("ssl.key.password=hunter2", "rsm.config.key=hunter2")
     assert "hunter2" not in repr(configuration)
     assert configuration.texts["ssl.key.password"] == "hunter2"
 
 
-def test_settings_that_kafka_removed_are_ignored_with_a_word() -> None:
+def test_removed_settings_are_ignored_with_a_warning() -> None:
     configuration = _load(properties="zookeeper.connect=localhost:2181\ninter.broker.protocol.version=3.9\n")
     assert configuration.warnings == (
         "Ignoring settings that Kafka 4.0 removed: inter.broker.protocol.version, zookeeper.connect.",
@@ -110,7 +110,7 @@ def test_settings_that_kafka_removed_are_ignored_with_a_word() -> None:
     assert not configuration.texts
 
 
-def test_a_name_twice_in_one_file_is_worth_a_warning() -> None:
+def test_duplicate_name_in_a_file_is_a_warning() -> None:
     configuration = _load(properties="num.partitions=2\nnum.partitions=3")
     assert configuration.settings.num_partitions == 3
     assert (
@@ -119,16 +119,16 @@ def test_a_name_twice_in_one_file_is_worth_a_warning() -> None:
     )
 
 
-def test_an_old_broker_id_is_the_nodes_id() -> None:
+def test_broker_id_is_used_as_node_id() -> None:
     configuration = _load("broker.id=5")
     assert (configuration.settings.node_id, configuration.texts["node.id"]) == (5, "5")
 
 
-def test_a_wildcard_listener_is_worth_a_warning() -> None:
+def test_wildcard_listener_is_a_warning() -> None:
     assert "localhost" in _load("listeners=PLAINTEXT://0.0.0.0:9092").warnings[0]
 
 
-def test_an_authorizer_that_is_not_there_is_worth_a_warning_of_its_own() -> None:
+def test_unsupported_authorizer_is_a_warning() -> None:
     warnings = _load("authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer").warnings
     assert any("every client may do everything" in warning for warning in warnings)
 
@@ -142,12 +142,12 @@ def test_an_authorizer_that_is_not_there_is_worth_a_warning_of_its_own() -> None
         ("advertised.listeners=PLAINTEXT://0.0.0.0:9092", "nonroutable"),
     ],
 )
-def test_what_would_make_another_node_than_asked_for_is_refused(override: str, word: str) -> None:
+def test_unsupported_settings_are_rejected(override: str, word: str) -> None:
     (problem,) = _problems(override)
     assert word in problem
 
 
-def test_the_brokers_listener_is_named_one_way() -> None:
+def test_inter_broker_listener_is_set_in_one_way_only() -> None:
     (problem,) = _problems("inter.broker.listener.name=PLAINTEXT", "security.inter.broker.protocol=PLAINTEXT")
     assert problem.startswith("Only one of")
 
@@ -177,12 +177,12 @@ def test_the_brokers_listener_is_named_one_way() -> None:
         ("\ufeffa=b", "a", "b"),
     ],
 )
-def test_a_line_of_properties_is_read_as_java_reads_it(line: str, name: str, value: str) -> None:
+def test_properties_line_is_parsed_like_java(line: str, name: str, value: str) -> None:
     (entry,) = read_properties(line, "f")
     assert (entry.name, entry.text) == (name, value.strip())
 
 
-def test_comments_and_blank_lines_are_passed_over_and_lines_counted() -> None:
+def test_comments_and_blank_lines_are_skipped_and_counted() -> None:
     entries = read_properties("# a=1\n\n  ! b=2\\\nc=3\n\td=4\\\n 5\ne=6", "f")
     assert [(entry.name, entry.text, entry.where) for entry in entries] == [
         ("c", "3", "f:4"),
@@ -191,12 +191,12 @@ def test_comments_and_blank_lines_are_passed_over_and_lines_counted() -> None:
     ]
 
 
-def test_two_backslashes_at_the_end_of_a_line_do_not_continue_it() -> None:
+def test_two_trailing_backslashes_do_not_continue_the_line() -> None:
     assert [entry[:2] for entry in read_properties("a=b\\\\\nc=d", "f")] == [("a", "b\\"), ("c", "d")]
 
 
 @pytest.mark.parametrize("line", ["=b", ":b", "a=\\u00g1", "a=\\u12"])
-def test_a_line_that_java_would_not_read_is_refused(line: str) -> None:
+def test_invalid_properties_line_is_rejected(line: str) -> None:
     with pytest.raises(InvalidConfig, match=r"^f:1: "):
         read_properties(line, "f")
 
@@ -230,12 +230,12 @@ cleaner.min.cleanable.ratio = 0.25
 
 
 @pytest.mark.parametrize("text", ["a = ", "a = 1979-05-27", "[[a]]\nb = 1", "a = 1\na = 2"])
-def test_toml_that_holds_no_settings_is_refused(text: str) -> None:
+def test_invalid_toml_is_rejected(text: str) -> None:
     with pytest.raises(InvalidConfig, match=r"^f\.toml"):
         read_toml(text, "f.toml")
 
 
-def test_an_override_keeps_what_follows_the_first_equals_sign() -> None:
+def test_override_splits_at_the_first_equals_sign() -> None:
     assert read_override("a = b=c") == ("a", "b=c", "-c")
     for argument in ("a", "=b", ""):
         with pytest.raises(InvalidConfig, match="name=value"):

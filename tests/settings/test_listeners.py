@@ -18,7 +18,7 @@ from moldau.model.listeners import SecurityProtocol, is_wildcard, parse_address,
         (" broker_1.example.org:65535 ", Address("broker_1.example.org", 65535)),
     ],
 )
-def test_an_address_is_a_host_and_a_port(text: str, address: Address) -> None:
+def test_address_has_a_host_and_a_port(text: str, address: Address) -> None:
     assert parse_address(text) == address
 
 
@@ -37,18 +37,18 @@ def test_an_address_is_a_host_and_a_port(text: str, address: Address) -> None:
         ("x" * 10_000 + ":1", "neither a name nor an address"),
     ],
 )
-def test_what_is_no_address_is_refused_in_words(text: str, word: str) -> None:
+def test_invalid_listener_address_is_rejected(text: str, word: str) -> None:
     with pytest.raises(InvalidConfig, match=word) as refusal:
         parse_address(text)
     assert len(str(refusal.value)) < 400
 
 
-def test_an_address_is_written_as_it_is_read() -> None:
+def test_address_round_trips() -> None:
     for text in ("localhost:9092", "[::1]:9092"):
         assert str(parse_address(text)) == text
 
 
-def test_a_concrete_host_is_advertised_as_it_is() -> None:
+def test_concrete_host_is_advertised_unchanged() -> None:
     listeners = resolve_listeners(["PLAINTEXT://127.0.0.1:9092"])
     assert listeners.advertised == listeners.bound
     assert listeners.inter_broker == "PLAINTEXT"
@@ -56,7 +56,7 @@ def test_a_concrete_host_is_advertised_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("host", ["", "0.0.0.0", "[::]", "[0:0:0:0:0:0:0:0]"])
-def test_all_interfaces_are_never_advertised(host: str) -> None:
+def test_wildcard_address_is_never_advertised(host: str) -> None:
     listeners = resolve_listeners([f"PLAINTEXT://{host}:9092"])
     assert listeners.advertised_on("PLAINTEXT") == Address("localhost", 9092)
     assert "advertised.listeners" in listeners.warnings[0]
@@ -64,13 +64,13 @@ def test_all_interfaces_are_never_advertised(host: str) -> None:
         resolve_listeners([f"PLAINTEXT://{host}:9092"], [f"PLAINTEXT://{host}:9092"])
 
 
-def test_no_warning_is_given_for_a_listener_of_controllers() -> None:
+def test_wildcard_controller_listener_is_not_a_warning() -> None:
     listeners = resolve_listeners(["PLAINTEXT://localhost:9092", "CONTROLLER://:9093"], controllers=["controller"])
     assert not listeners.warnings
     assert [each.name for each in listeners.for_clients] == ["PLAINTEXT"]
 
 
-def test_a_client_is_told_the_address_of_the_listener_it_came_through() -> None:
+def test_client_gets_the_address_of_its_listener() -> None:
     listeners = resolve_listeners(
         ["INSIDE://:9092", "OUTSIDE://:9093"],
         ["INSIDE://broker.internal:9092", "OUTSIDE://[2001:db8::1]:19093"],
@@ -83,16 +83,16 @@ def test_a_client_is_told_the_address_of_the_listener_it_came_through() -> None:
     assert listeners.inter_broker == "INSIDE"
 
 
-def test_port_zero_is_advertised_as_the_port_that_was_bound() -> None:
+def test_port_zero_is_advertised_as_the_bound_port() -> None:
     listeners = resolve_listeners(["PLAINTEXT://localhost:0"])
     assert listeners.advertised_on("PLAINTEXT", {"PLAINTEXT": 40123}) == Address("localhost", 40123)
 
 
-def test_several_listeners_may_leave_their_port_to_the_system() -> None:
+def test_several_listeners_may_use_port_zero() -> None:
     resolve_listeners(["PLAINTEXT://localhost:0", "SSL://localhost:0"])
 
 
-def test_one_port_serves_an_ipv4_and_an_ipv6_address() -> None:
+def test_one_port_may_have_an_ipv4_and_an_ipv6_address() -> None:
     listeners = resolve_listeners(["PLAINTEXT://127.0.0.1:9092", "SSL://[::1]:9092"])
     assert [each.protocol for each in listeners.bound] == [SecurityProtocol.PLAINTEXT, SecurityProtocol.SSL]
 
@@ -111,28 +111,26 @@ def test_one_port_serves_an_ipv4_and_an_ipv6_address() -> None:
         (["PLAINTEXT://localhost:1"], ["PLAINTEXT://a:1", "PLAINTEXT://b:1"], "PLAINTEXT twice"),
     ],
 )
-def test_listeners_that_make_no_sense_are_refused_in_words(
-    listeners: list[str], advertised: list[str], word: str
-) -> None:
+def test_invalid_listeners_are_rejected(listeners: list[str], advertised: list[str], word: str) -> None:
     with pytest.raises(InvalidConfig, match=word):
         resolve_listeners(listeners, advertised)
 
 
-def test_the_brokers_listener_must_be_advertised_and_not_the_controllers() -> None:
+def test_inter_broker_listener_must_be_advertised_and_not_for_controllers() -> None:
     bound = ["PLAINTEXT://localhost:9092", "CONTROLLER://localhost:9093"]
     for name in ("SSL", "CONTROLLER"):
         with pytest.raises(InvalidConfig, match=r"inter\.broker\.listener\.name"):
             resolve_listeners(bound, inter_broker=name, controllers=["CONTROLLER"])
 
 
-def test_a_controllers_listener_must_exist_and_leave_one_for_clients() -> None:
+def test_controller_listener_must_exist_and_leave_one_for_clients() -> None:
     with pytest.raises(InvalidConfig, match="does not define"):
         resolve_listeners(["PLAINTEXT://localhost:9092"], controllers=["CONTROLLER"])
     with pytest.raises(InvalidConfig, match="none is left for clients"):
         resolve_listeners(["PLAINTEXT://localhost:9092"], controllers=["PLAINTEXT"])
 
 
-def test_a_protocol_map_is_read_without_regard_to_case() -> None:
+def test_protocol_map_is_case_insensitive() -> None:
     assert parse_protocol_map("inside:plaintext, OUTSIDE:SASL_SSL") == {
         "INSIDE": SecurityProtocol.PLAINTEXT,
         "OUTSIDE": SecurityProtocol.SASL_SSL,
@@ -141,11 +139,11 @@ def test_a_protocol_map_is_read_without_regard_to_case() -> None:
 
 
 @pytest.mark.parametrize("text", ["INSIDE", "INSIDE:TLS", "A:SSL,a:PLAINTEXT"])
-def test_a_protocol_map_that_makes_no_sense_is_refused(text: str) -> None:
+def test_invalid_protocol_map_is_rejected(text: str) -> None:
     with pytest.raises(InvalidConfig, match=r"listener\.security\.protocol\.map"):
         parse_protocol_map(text)
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1", "example.org"])
-def test_a_concrete_host_is_no_wildcard(host: str) -> None:
+def test_concrete_host_is_not_a_wildcard(host: str) -> None:
     assert not is_wildcard(host)

@@ -15,7 +15,7 @@ def load(*overrides: str) -> Configuration:
     return load_configuration(overrides=overrides)
 
 
-def test_a_node_that_is_told_nothing_is_a_cluster_by_itself() -> None:
+def test_node_without_quorum_settings_is_standalone() -> None:
     configuration = load()
     assert configuration.quorum.is_standalone
     assert (configuration.is_broker, configuration.is_controller) == (True, True)
@@ -30,7 +30,7 @@ def test_a_node_that_is_told_nothing_is_a_cluster_by_itself() -> None:
         ["listeners=PLAINTEXT://:9092,CONTROLLER://:9093", NAMES, "controller.quorum.bootstrap.servers=localhost:9093"],
     ],
 )
-def test_a_node_whose_only_controller_it_is_itself_is_one_too(overrides: list[str]) -> None:
+def test_node_that_is_its_only_controller_is_standalone(overrides: list[str]) -> None:
     assert load(*overrides).quorum.is_standalone
 
 
@@ -49,17 +49,17 @@ def test_a_node_whose_only_controller_it_is_itself_is_one_too(overrides: list[st
         ],
     ],
 )
-def test_a_node_with_other_controllers_or_half_the_roles_is_not_alone(overrides: list[str]) -> None:
+def test_node_with_other_controllers_or_one_role_is_not_standalone(overrides: list[str]) -> None:
     assert not load(*overrides).quorum.is_standalone
 
 
-def test_voters_and_bootstrap_servers_are_read() -> None:
+def test_voters_and_bootstrap_servers_are_parsed() -> None:
     quorum = load(BOTH_LISTENERS, NAMES, VOTERS, "controller.quorum.bootstrap.servers=b:9093,[::1]:9094").quorum
     assert quorum.voters == {1: Address("a", 9093), 2: Address("b", 9093), 3: Address("c", 9093)}
     assert quorum.addresses == (*quorum.voters.values(), Address("::1", 9094))
 
 
-def test_a_controllers_listener_is_advertised_as_it_is_bound_unless_it_is_told_otherwise() -> None:
+def test_controller_listener_is_advertised_as_bound_by_default() -> None:
     plain = load(BOTH_LISTENERS, NAMES, VOTERS, "advertised.listeners=PLAINTEXT://x:1").listeners
     assert plain.advertised_on("CONTROLLER") == Address("a", 9093)
     assert plain.advertised_on("PLAINTEXT") == Address("x", 1)
@@ -69,7 +69,7 @@ def test_a_controllers_listener_is_advertised_as_it_is_bound_unless_it_is_told_o
     assert [each.name for each in told.for_controllers] == ["CONTROLLER"]
 
 
-def test_a_controller_alone_has_no_listener_for_clients() -> None:
+def test_controller_only_node_has_no_client_listener() -> None:
     listeners = load("process.roles=controller", "listeners=CONTROLLER://a:9093", NAMES, VOTERS).listeners
     assert (listeners.for_clients, listeners.inter_broker) == ((), "")
 
@@ -97,7 +97,7 @@ def test_a_controller_alone_has_no_listener_for_clients() -> None:
         ([BOTH_LISTENERS, "controller.listener.names=PLAINTEXT,CONTROLLER"], "none is left for clients"),
     ],
 )
-def test_what_does_not_fit_together_is_refused_in_words(overrides: list[str], words: str) -> None:
+def test_inconsistent_quorum_settings_are_rejected(overrides: list[str], words: str) -> None:
     with pytest.raises(InvalidConfig) as refusal:
         load(*overrides)
     assert words in str(refusal.value)

@@ -20,12 +20,12 @@ def _check(resource: Resource, configs: dict[str, str], static: dict[str, str] |
     rules.check(resource, configs, configs.keys())
 
 
-def test_a_topic_gets_what_it_asks_for() -> None:
+def test_topic_configs_override_defaults() -> None:
     settings = check_topic_settings({"cleanup.policy": "compact", "retention.ms": "5"}, LogSettings())
     assert settings == LogSettings(cleanup_policy=("compact",), retention_ms=5)
 
 
-def test_an_unknown_name_is_refused_with_the_nearest_known_one() -> None:
+def test_unknown_name_is_rejected_with_a_suggestion() -> None:
     with pytest.raises(
         InvalidConfig, match=r"^Unknown topic config name: retention\.sm\. Did you mean retention\.ms\?$"
     ):
@@ -34,12 +34,12 @@ def test_an_unknown_name_is_refused_with_the_nearest_known_one() -> None:
         _check(BROKER, {"log.retention.mss": "5"})
 
 
-def test_a_name_like_no_other_gets_no_suggestion() -> None:
+def test_dissimilar_name_gets_no_suggestion() -> None:
     with pytest.raises(InvalidConfig, match=r"^Unknown topic config name: zzz$"):
         _check(TOPIC, {"zzz": "5"})
 
 
-def test_a_huge_name_gives_a_short_refusal() -> None:
+def test_huge_name_gets_a_short_error() -> None:
     with pytest.raises(InvalidConfig) as refusal:
         _check(TOPIC, {"retention.ms" * 10_000: "5"})
     assert len(str(refusal.value)) < 400
@@ -48,17 +48,17 @@ def test_a_huge_name_gives_a_short_refusal() -> None:
 @pytest.mark.parametrize(
     "configs", [{"retention.ms": "soon"}, {"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "4"}]
 )
-def test_values_that_a_topic_cannot_have_are_refused(configs: dict[str, str]) -> None:
+def test_invalid_topic_config_values_are_rejected(configs: dict[str, str]) -> None:
     with pytest.raises(InvalidConfig):
         _check(TOPIC, configs)
 
 
-def test_a_change_may_contradict_what_the_broker_gives() -> None:
+def test_topic_config_may_conflict_with_broker_defaults() -> None:
     with pytest.raises(InvalidConfig, match="conflict"):
         _check(TOPIC, {"min.compaction.lag.ms": "10"}, static={"log.cleaner.max.compaction.lag.ms": "9"})
 
 
-def test_an_old_value_that_is_no_longer_accepted_does_not_stop_other_changes() -> None:
+def test_invalid_stored_value_does_not_block_other_changes() -> None:
     configs = {"retention.ms": "-7", "gone": "x", "segment.bytes": "2048"}
     ConfigValidator().check(TOPIC, configs, {"segment.bytes", "deleted"})
 
@@ -72,9 +72,7 @@ def test_an_old_value_that_is_no_longer_accepted_does_not_stop_other_changes() -
         (BROKER, {"log.retention.ms": "never"}, "log.retention.ms"),
     ],
 )
-def test_what_a_running_broker_cannot_change_is_refused(
-    resource: Resource, configs: dict[str, str], words: str
-) -> None:
+def test_static_broker_setting_cannot_be_changed(resource: Resource, configs: dict[str, str], words: str) -> None:
     with pytest.raises(InvalidRequest) as refusal:
         _check(resource, configs)
     assert words in str(refusal.value)
@@ -88,15 +86,15 @@ def test_what_a_running_broker_cannot_change_is_refused(
         (BROKER, {"listener.name.x.ssl.keystore.location": "f", "leader.replication.throttled.rate": "5"}),
     ],
 )
-def test_what_kafka_lets_change_may_change(resource: Resource, configs: dict[str, str]) -> None:
+def test_dynamic_broker_setting_can_be_changed(resource: Resource, configs: dict[str, str]) -> None:
     _check(resource, configs)
 
 
-def test_an_unknown_broker_setting_can_still_be_deleted() -> None:
+def test_unknown_broker_setting_can_be_deleted() -> None:
     ConfigValidator().check(BROKER, {}, {"from.an.older.version"})
 
 
-def test_a_group_setting_is_checked() -> None:
+def test_group_setting_is_validated() -> None:
     _check(GROUP, {"share.auto.offset.reset": "by_duration:PT1H30M", "consumer.session.timeout.ms": "46000"})
     for configs in ({"share.auto.offset.reset": "by_duration:P"}, {"consumer.session.timeout.ms": "0"}, {"x": "1"}):
         with pytest.raises(InvalidConfig):
@@ -111,7 +109,7 @@ def test_a_group_setting_is_checked() -> None:
         ("consumer.heartbeat.interval.ms", ["4999", "5000", "15000", "15001"]),
     ],
 )
-def test_a_group_is_not_given_a_pace_that_it_would_not_have(name: str, values: list[str]) -> None:
+def test_group_interval_out_of_bounds_is_rejected(name: str, values: list[str]) -> None:
     below, least, most, above = values
     for value in (least, most):
         _check(GROUP, {name: value})
@@ -121,19 +119,19 @@ def test_a_group_is_not_given_a_pace_that_it_would_not_have(name: str, values: l
         ConfigValidator().check(GROUP, {name: value}, {"share.isolation.level"})  # it was accepted once
 
 
-def test_the_bounds_of_a_groups_pace_are_those_of_the_node() -> None:
+def test_group_interval_bounds_come_from_the_node() -> None:
     static = {"group.consumer.min.session.timeout.ms": "6000", "group.consumer.max.heartbeat.interval.ms": "15000"}
     _check(GROUP, {"consumer.session.timeout.ms": "6000"}, static)
     with pytest.raises(InvalidConfig, match=r"must be greater than consumer\.heartbeat\.interval\.ms"):
         _check(GROUP, {"consumer.session.timeout.ms": "6000", "consumer.heartbeat.interval.ms": "6000"}, static)
 
 
-def test_other_resources_have_no_settings() -> None:
+def test_other_resources_have_no_configs() -> None:
     with pytest.raises(InvalidRequest):
         _check(Resource(ResourceType.CLIENT_METRICS, "m"), {})
 
 
-def test_lists_can_be_appended_to_and_start_from_what_holds() -> None:
+def test_list_append_starts_from_the_effective_value() -> None:
     rules = ConfigValidator({"log.cleanup.policy": "compact", "metric.reporters": "a"})
     assert rules.is_list(TOPIC, "cleanup.policy")
     assert not rules.is_list(TOPIC, "retention.ms")
@@ -144,7 +142,7 @@ def test_lists_can_be_appended_to_and_start_from_what_holds() -> None:
     assert rules.default(TOPIC, "nothing") is None
 
 
-def test_names_without_effect_are_told_apart() -> None:
+def test_settings_without_effect_are_distinguished() -> None:
     assert without_effect(TOPIC_SETTINGS, ["retention.ms", "remote.log.copy.disable", "x"]) == [
         "remote.log.copy.disable"
     ]
@@ -160,5 +158,5 @@ def test_names_without_effect_are_told_apart() -> None:
         ("", None),
     ],
 )
-def test_the_nearest_name_is_found(name: str, match: str | None) -> None:
+def test_nearest_name_is_found(name: str, match: str | None) -> None:
     assert nearest(name, BROKER_SETTINGS) == match

@@ -24,12 +24,12 @@ def _one(kind: Kind) -> Setting:
     return Setting("a.name", None, kind, "A setting.")
 
 
-def test_settings_are_read_by_name_and_others_left_alone() -> None:
+def test_settings_are_parsed_by_name_and_others_ignored() -> None:
     pond = parse_settings(Pond, {"pond.depth.m": "7", "pond.fish": "pike, carp,", "pond.frozen": "TRUE", "lake": "x"})
     assert pond == Pond(depth_m=7, fish=("pike", "carp"), is_frozen=True)
 
 
-def test_the_kind_follows_from_the_annotation() -> None:
+def test_kind_follows_from_the_annotation() -> None:
     kinds = {each.name: each.kind for each in declared(Pond).values()}
     assert list(kinds.values()) == [Kind.STRING, Kind.LONG, Kind.DOUBLE, Kind.BOOLEAN, Kind.LIST, Kind.SHORT]
 
@@ -52,7 +52,7 @@ def test_the_kind_follows_from_the_annotation() -> None:
         ("pond.ducks", "40000", "16 bits"),
     ],
 )
-def test_a_refusal_names_the_setting_and_says_what_is_accepted(name: str, text: str, word: str) -> None:
+def test_invalid_value_error_names_setting_and_accepted_values(name: str, text: str, word: str) -> None:
     with pytest.raises(InvalidConfig, match=word) as refusal:
         parse_settings(Pond, {name: text})
     assert name in str(refusal.value)
@@ -60,7 +60,7 @@ def test_a_refusal_names_the_setting_and_says_what_is_accepted(name: str, text: 
 
 
 @pytest.mark.parametrize(("kind", "largest"), [(Kind.SHORT, 2**15 - 1), (Kind.INT, 2**31 - 1), (Kind.LONG, 2**63 - 1)])
-def test_whole_numbers_keep_to_their_size(kind: Kind, largest: int) -> None:
+def test_integers_are_limited_to_their_size(kind: Kind, largest: int) -> None:
     assert _one(kind).parse(str(largest)) == largest
     assert _one(kind).parse(str(-largest - 1)) == -largest - 1
     for text in (str(largest + 1), str(-largest - 2)):
@@ -71,11 +71,11 @@ def test_whole_numbers_keep_to_their_size(kind: Kind, largest: int) -> None:
 @pytest.mark.parametrize(
     ("text", "value"), [("0.5", 0.5), ("1.7976931348623157E308", 1.7976931348623157e308), ("-2", -2)]
 )
-def test_numbers_are_read_as_java_writes_them(text: str, value: float) -> None:
+def test_numbers_are_parsed_like_java(text: str, value: float) -> None:
     assert _one(Kind.DOUBLE).parse(text) == value
 
 
-def test_a_secret_is_not_shown_in_a_refusal() -> None:
+def test_secret_is_not_shown_in_an_error() -> None:
     secret = Setting("a.password", None, Kind.PASSWORD, "A secret.", check=lambda _: "it is too short")
     with pytest.raises(InvalidConfig) as refusal:
         secret.parse("hunter2")
@@ -84,5 +84,5 @@ def test_a_secret_is_not_shown_in_a_refusal() -> None:
 
 
 @pytest.mark.parametrize(("value", "text"), [(True, "true"), (("a", "b"), "a,b"), (5, "5"), (0.5, "0.5"), (None, None)])
-def test_values_are_written_as_kafka_writes_them(value: object, text: str | None) -> None:
+def test_values_are_formatted_like_kafka(value: object, text: str | None) -> None:
     assert _one(Kind.STRING).format(value) == text

@@ -45,7 +45,7 @@ def _broker(name: str, broker: BrokerTexts) -> DescribedSetting:
         ({"log.retention.hours": "-1"}, -1),
     ],
 )
-def test_the_finest_unit_of_retention_counts(texts: dict[str, str], retention_ms: int) -> None:
+def test_finest_unit_of_retention_wins(texts: dict[str, str], retention_ms: int) -> None:
     assert log_defaults(texts).retention_ms == retention_ms
 
 
@@ -56,23 +56,23 @@ def test_the_finest_unit_of_retention_counts(texts: dict[str, str], retention_ms
         ({"log.roll.hours": "2", "log.roll.ms": "9", "log.roll.jitter.ms": "8"}, 9, 8),
     ],
 )
-def test_the_finest_unit_of_rolling_counts(texts: dict[str, str], segment_ms: int, jitter_ms: int) -> None:
+def test_finest_unit_of_rolling_wins(texts: dict[str, str], segment_ms: int, jitter_ms: int) -> None:
     defaults = log_defaults(texts)
     assert (defaults.segment_ms, defaults.segment_jitter_ms) == (segment_ms, jitter_ms)
 
 
-def test_the_flush_interval_falls_back_to_the_schedulers() -> None:
+def test_flush_interval_falls_back_to_the_scheduler_interval() -> None:
     assert log_defaults({"log.flush.scheduler.interval.ms": "7"}).flush_ms == 7
     assert log_defaults({"log.flush.scheduler.interval.ms": "7", "log.flush.interval.ms": "5"}).flush_ms == 5
 
 
-def test_every_synonym_belongs_to_a_topic_setting_and_is_a_broker_setting() -> None:
+def test_every_synonym_maps_a_topic_setting_to_a_broker_setting() -> None:
     for topic_name, synonyms in SYNONYMS.items():
         assert topic_name in TOPIC_SETTINGS
         assert all(synonym.name in BROKER_SETTINGS for synonym in synonyms)
 
 
-def test_a_broker_default_that_no_topic_could_have_is_refused() -> None:
+def test_broker_default_invalid_for_topics_is_rejected() -> None:
     for texts in (
         {"log.retention.ms": "0"},
         {"log.cleaner.max.compaction.lag.ms": "1", "log.cleaner.min.compaction.lag.ms": "2"},
@@ -81,19 +81,19 @@ def test_a_broker_default_that_no_topic_could_have_is_refused() -> None:
             log_defaults(texts)
 
 
-def test_a_topic_has_its_own_value_where_it_sets_one_and_the_brokers_elsewhere() -> None:
+def test_topic_value_overrides_the_broker_default() -> None:
     settings = effective_log_settings({"retention.ms": "5"}, LogSettings(retention_ms=9, segment_bytes=4096))
     assert (settings.retention_ms, settings.segment_bytes) == (5, 4096)
 
 
-def test_a_stored_value_that_is_no_longer_accepted_is_reported_and_passed_over() -> None:
+def test_invalid_stored_value_is_reported_and_ignored() -> None:
     refusals: list[InvalidConfig] = []
     settings = effective_log_settings({"retention.ms": "soon", "segment.bytes": "2048"}, LogSettings(), refusals.append)
     assert settings == LogSettings(segment_bytes=2048)
     assert "retention.ms" in str(refusals[0])
 
 
-def test_the_voice_for_one_broker_is_stronger_than_that_for_all_and_both_than_the_file() -> None:
+def test_per_broker_value_wins_over_cluster_wide_and_file() -> None:
     static = {"max.connections": "1", "max.connections.per.ip": "1", "log.retention.ms": "1"}
     cluster = {"max.connections": "2", "max.connections.per.ip": "2"}
     settings = effective_broker_settings(BrokerTexts({"max.connections": "3"}, cluster, static))
@@ -101,7 +101,7 @@ def test_the_voice_for_one_broker_is_stronger_than_that_for_all_and_both_than_th
     assert settings.log_defaults.retention_ms == 1
 
 
-def test_a_later_value_that_is_wrong_leaves_the_broker_with_the_one_from_its_file() -> None:
+def test_invalid_dynamic_value_keeps_the_file_value() -> None:
     refusals: list[InvalidConfig] = []
     broker = BrokerTexts({"max.connections": "-5", "node.id": "9"}, {}, {"node.id": "4", "max.connections": "7"})
     settings = effective_broker_settings(broker, refusals.append)
@@ -109,7 +109,7 @@ def test_a_later_value_that_is_wrong_leaves_the_broker_with_the_one_from_its_fil
     assert len(refusals) == 1
 
 
-def test_later_values_that_contradict_each_other_leave_the_broker_as_it_was() -> None:
+def test_conflicting_dynamic_values_are_ignored() -> None:
     refusals: list[InvalidConfig] = []
     lags = {"log.cleaner.max.compaction.lag.ms": "1", "log.cleaner.min.compaction.lag.ms": "2"}
     settings = effective_broker_settings(BrokerTexts(cluster=lags), refusals.append)
@@ -121,7 +121,7 @@ def test_later_values_that_contradict_each_other_leave_the_broker_as_it_was() ->
     "static", [{}, {"log.cleaner.max.compaction.lag.ms": "1"}], ids=["each other", "what the broker has from its file"]
 )
 @pytest.mark.proves("T1", part="configure")
-def test_values_that_contradict_do_not_take_others_with_them(static: dict[str, str]) -> None:
+def test_conflicting_values_do_not_affect_others(static: dict[str, str]) -> None:
     later = {"log.cleaner.min.compaction.lag.ms": "2", "message.max.bytes": "5000"}
     if not static:
         later["log.cleaner.max.compaction.lag.ms"] = "1"
@@ -137,7 +137,7 @@ def test_broker_id_is_the_old_name_of_node_id() -> None:
         BrokerSettings.parse({"broker.id": "7", "node.id": "8"})
 
 
-def test_an_address_may_have_a_limit_of_its_own() -> None:
+def test_address_may_have_its_own_connection_limit() -> None:
     settings = BrokerSettings.parse({"max.connections.per.ip": "5", "max.connections.per.ip.overrides": "a:1, ::1:2"})
     assert [settings.connections_max_of(host) for host in ("a", "::1", "b")] == [1, 2, 5]
     for text in ("a", "a:x", ":4", "a:-1"):
@@ -145,13 +145,13 @@ def test_an_address_may_have_a_limit_of_its_own() -> None:
             BrokerSettings.parse({"max.connections.per.ip.overrides": text})
 
 
-def test_the_request_budget_holds_at_least_one_request() -> None:
+def test_request_budget_fits_at_least_one_request() -> None:
     with pytest.raises(InvalidConfig, match=r"socket\.request\.max\.bytes"):
         BrokerSettings.parse({"queued.max.request.bytes": "1000"})
     assert BrokerSettings.parse({"queued.max.request.bytes": "-1"}).queued_max_request_bytes == -1
 
 
-def test_the_metrics_listener_is_an_address_or_nothing() -> None:
+def test_metrics_listener_is_an_address_or_empty() -> None:
     assert BrokerSettings.parse({"moldau.metrics.listener": "localhost:9404"}).metrics_listener == "localhost:9404"
     with pytest.raises(InvalidConfig, match=r"moldau\.metrics\.listener"):
         BrokerSettings.parse({"moldau.metrics.listener": "9404"})
@@ -160,7 +160,7 @@ def test_the_metrics_listener_is_an_address_or_nothing() -> None:
 # What is told about it
 
 
-def test_the_sources_of_a_topic_setting_are_told_from_the_strongest_to_the_weakest() -> None:
+def test_topic_config_synonyms_are_ordered_by_precedence() -> None:
     broker = BrokerTexts({"log.retention.ms": "2"}, {"log.retention.ms": "3"}, {"log.retention.hours": "4"})
     described = _topic("retention.ms", {"retention.ms": "1"}, broker)
     assert (described.value, described.source, described.kind) == ("1", ConfigSource.DYNAMIC_TOPIC, Kind.LONG)
@@ -182,19 +182,17 @@ def test_the_sources_of_a_topic_setting_are_told_from_the_strongest_to_the_weake
         (BrokerTexts({"log.retention.ms": "6"}, {"log.retention.ms": "5"}), "6", ConfigSource.DYNAMIC_BROKER),
     ],
 )
-def test_a_topic_that_says_nothing_shows_the_brokers_value(
-    broker: BrokerTexts, value: str, source: ConfigSource
-) -> None:
+def test_topic_without_a_value_shows_the_broker_value(broker: BrokerTexts, value: str, source: ConfigSource) -> None:
     described = _topic("retention.ms", {}, broker)
     assert (described.value, described.source, described.is_read_only) == (value, source, False)
 
 
-def test_a_topic_setting_without_a_broker_setting_has_no_synonyms_until_it_is_set() -> None:
+def test_topic_config_without_broker_setting_has_no_synonyms_until_set() -> None:
     described = _topic("remote.storage.enable", {}, BrokerTexts())
     assert (described.value, described.source, described.synonyms) == ("false", ConfigSource.DEFAULT, ())
 
 
-def test_all_settings_are_told_except_internal_ones_unless_they_are_named() -> None:
+def test_internal_settings_are_listed_only_by_name() -> None:
     names = [each.name for each in describe_topic({}, BrokerTexts())]
     assert "cleanup.policy" in names
     assert "internal.segment.bytes" not in names
@@ -203,12 +201,12 @@ def test_all_settings_are_told_except_internal_ones_unless_they_are_named() -> N
     assert _topic("internal.segment.bytes", {}, BrokerTexts()).value is None
 
 
-def test_names_that_nobody_has_are_left_out_and_a_name_twice_is_told_once() -> None:
+def test_unknown_names_are_omitted_and_duplicates_listed_once() -> None:
     assert describe_topic({}, BrokerTexts(), ["nothing", "num.partitions"]) == []
     assert len(describe_topic({}, BrokerTexts(), ["retention.ms", "retention.ms"])) == 1
 
 
-def test_a_broker_setting_tells_whether_it_may_change_while_the_broker_runs() -> None:
+def test_broker_setting_has_its_read_only_flag() -> None:
     broker = BrokerTexts(static={"num.partitions": "3", "message.max.bytes": "5"})
     assert _broker("num.partitions", broker).is_read_only
     assert _broker("num.partitions", broker).source is ConfigSource.STATIC_BROKER
@@ -216,7 +214,7 @@ def test_a_broker_setting_tells_whether_it_may_change_while_the_broker_runs() ->
     assert _broker("message.max.bytes", broker).value == "5"
 
 
-def test_a_secret_is_never_told() -> None:
+def test_secret_value_is_never_returned() -> None:
     broker = BrokerTexts(static={"ssl.key.password": "hunter2", "listener.name.x.sasl.jaas.config": "hunter2"})
     for name in broker.static:
         described = _broker(name, broker)
@@ -225,21 +223,21 @@ def test_a_secret_is_never_told() -> None:
     assert "hunter2" not in repr(describe_broker(broker))
 
 
-def test_all_broker_settings_are_told_with_those_of_single_listeners() -> None:
+def test_broker_settings_include_listener_settings() -> None:
     names = [each.name for each in describe_broker(BrokerTexts(static={"listener.name.x.ssl.keystore.location": "f"}))]
     assert "num.network.threads" in names
     assert "listener.name.x.ssl.keystore.location" in names
     assert "server.max.startup.time.ms" not in names
 
 
-def test_the_settings_of_all_brokers_are_only_those_that_were_set() -> None:
+def test_cluster_wide_settings_are_only_those_set() -> None:
     (described,) = describe_cluster({"log.retention.ms": "5"})
     assert (described.name, described.value) == ("log.retention.ms", "5")
     assert described.source is ConfigSource.DYNAMIC_DEFAULT_BROKER
     assert describe_cluster({}) == []
 
 
-def test_a_group_shows_its_own_values_and_the_defaults() -> None:
+def test_group_shows_its_values_and_defaults() -> None:
     described = {each.name: each for each in describe_group({"consumer.session.timeout.ms": "50000"})}
     assert described["consumer.session.timeout.ms"].source is ConfigSource.GROUP
     assert described["consumer.heartbeat.interval.ms"].value == "5000"

@@ -45,7 +45,7 @@ def _words_after_a_dot() -> frozenset[str]:
 
 
 @pytest.mark.parametrize("owner", [BrokerSettings, LogSettings])
-def test_a_setting_with_an_effect_is_read(owner: type) -> None:
+def test_setting_with_an_effect_is_read(owner: type) -> None:
     fields = {field for field, each in declared(owner).items() if each.has_effect}
     known = _words_after_a_dot() | READ_BY_THEIR_CLASS | TRUE_OF_A_SINGLE_BROKER
     assert fields - known == set()

@@ -72,9 +72,7 @@ def frame_of(question: FollowerFetchRequest, message: Any, client_id: str = "mol
 
 
 @given(questions, some.text(max_size=9))
-def test_a_question_is_written_as_the_codec_writes_it_and_read_again(
-    question: FollowerFetchRequest, client_id: str
-) -> None:
+def test_request_equals_the_codecs_bytes_and_round_trips(question: FollowerFetchRequest, client_id: str) -> None:
     frame = frame_of(question, message_of(question), client_id)
     assert question.write(question.version, question.correlation_id, client_id.encode()) == frame
     assert read_request(memoryview(frame)[4:]) == question
@@ -96,21 +94,21 @@ PLAIN = FollowerFetchRequest(18, 7, 500, 1, 1000, 3, 4, [FetchPartition(b"t" * 1
         {"cluster_id": "c"},
     ],
 )
-def test_a_question_of_another_shape_is_left_to_the_codec(changes: dict[str, Any]) -> None:
+def test_request_of_another_form_is_left_to_the_codec(changes: dict[str, Any]) -> None:
     message = message_of(PLAIN)
     for name, value in changes.items():
         setattr(message, name, value)
     assert read_request(memoryview(frame_of(PLAIN, message))[4:]) is None
 
 
-def test_tags_that_nobody_knows_are_left_to_the_codec() -> None:
+def test_unknown_tags_are_left_to_the_codec() -> None:
     message = message_of(PLAIN)
     message.topics[0].partitions[0].replica_directory_id = b"d" * 16
     assert read_request(memoryview(frame_of(PLAIN, message))[4:]) is None
 
 
 @given(questions, some.data())
-def test_a_question_that_is_changed_or_cut_is_read_as_the_codec_reads_it_or_not_at_all(
+def test_mutated_request_is_decoded_like_the_codec_or_not_at_all(
     question: FollowerFetchRequest, data: some.DataObject
 ) -> None:
     frame = bytearray(frame_of(question, message_of(question))[4:])
@@ -156,7 +154,7 @@ def response_of(told: dict[bytes, list[Any]], session_id: int) -> Any:
 
 
 @given(answers, int32s, int32s)
-def test_an_answer_is_written_as_the_codec_writes_it_and_read_again(
+def test_response_equals_the_codecs_bytes_and_round_trips(
     told: dict[bytes, list[Any]], correlation_id: int, session_id: int
 ) -> None:
     pieces = frame_response(FETCH, NEWEST, correlation_id, response_of(told, session_id))
@@ -183,7 +181,7 @@ class Stored:
         return self._data[position : position + count]
 
 
-def test_slices_of_files_stay_slices() -> None:
+def test_file_slices_are_not_copied() -> None:
     stored: Any = Stored(b"0123456789")
     told = {b"t" * 16: [Partition(partition_index=each, records=FileSlice(stored, each, 3 + each)) for each in (1, 2)]}
     plain = {
@@ -201,14 +199,14 @@ def test_slices_of_files_stay_slices() -> None:
 @pytest.mark.parametrize(
     "changes", [{"error_code": 6}, {"diverging_epoch": FetchResponse.EpochEndOffset(epoch=1, end_offset=2)}]
 )
-def test_an_answer_of_another_shape_is_left_to_the_codec(changes: dict[str, Any]) -> None:
+def test_response_of_another_form_is_left_to_the_codec(changes: dict[str, Any]) -> None:
     told = {b"t" * 16: [Partition(partition_index=1, records=b"", **changes)]}
     assert write_response(1, 2, told) is None
     frame = in_one_buffer(frame_response(FETCH, NEWEST, 1, response_of(told, 2)))
     assert read_response(memoryview(frame)) is None
 
 
-def test_more_than_a_byte_can_count_is_left_to_the_codec() -> None:
+def test_counts_beyond_one_byte_are_left_to_the_codec() -> None:
     told = {bytes([each]) * 16: [Partition(partition_index=1, records=b"")] for each in range(COUNT_MAX + 1)}
     assert write_response(1, 2, told) is None
     partitions = [Partition(partition_index=each, records=b"") for each in range(COUNT_MAX + 1)]
@@ -220,7 +218,7 @@ def test_more_than_a_byte_can_count_is_left_to_the_codec() -> None:
 
 
 @given(answers, some.data())
-def test_an_answer_that_is_changed_or_cut_is_read_as_the_codec_reads_it_or_not_at_all(
+def test_mutated_response_is_decoded_like_the_codec_or_not_at_all(
     told: dict[bytes, list[Any]], data: some.DataObject
 ) -> None:
     frame = bytearray(in_one_buffer(frame_response(FETCH, NEWEST, 1, response_of(told, 2))))

@@ -46,7 +46,7 @@ def test_a_client_may_have_no_id() -> None:
 
 @pytest.mark.proves("A1", part="hostile frames are survived")
 @pytest.mark.parametrize(("said", "read"), [("Büro".encode("latin-1"), "B?ro"), (b"\xff\xfe", "??")])
-def test_a_client_may_write_its_id_in_another_code(said: bytes, read: str) -> None:
+def test_client_id_may_be_invalid_utf8(said: bytes, read: str) -> None:
     frame = b"\0\x0c\0\3\0\0\0\7" + len(said).to_bytes(2, "big") + said + b"body"
     header, position = parse_request_header(memoryview(frame))
     assert header == RequestHeader(12, 3, 7, read)
@@ -54,14 +54,14 @@ def test_a_client_may_write_its_id_in_another_code(said: bytes, read: str) -> No
     assert len(read.encode()) <= len(said), "where it is passed on it must fit"
 
 
-def test_tags_in_a_request_header_are_passed_over() -> None:
+def test_tags_in_a_request_header_are_skipped() -> None:
     header, position = parse_request_header(memoryview(b"\0\x0c\0\4\0\0\0\7\0\2me\1\x09\3abc" + b"body"))
     assert header == RequestHeader(12, 4, 7, "me")
     assert position == 18
 
 
 @pytest.mark.parametrize(("api_key", "version"), [(18, 5), (18, 77), (18, -1), (0, 2), (9999, 0), (-3, 0)])
-def test_the_header_is_known_even_where_the_body_is_not(api_key: int, version: int) -> None:
+def test_header_is_parsed_when_the_body_is_unknown(api_key: int, version: int) -> None:
     start = api_key.to_bytes(2, "big", signed=True) + version.to_bytes(2, "big", signed=True)
     header, position = parse_request_header(memoryview(start + b"\0\0\0\7\0\2me" + b"\xff" * 9))
     assert header == RequestHeader(api_key, version, 7, "me")
@@ -111,7 +111,7 @@ def test_sasl_handshake_and_offset_delete_are_never_flexible() -> None:
         assert codec.response_header_version(api_key, version) == 0
 
 
-def test_a_response_header_is_read_by_the_rules_it_was_written_by() -> None:
+def test_response_header_round_trips() -> None:
     assert parse_response_header(12, 3, memoryview(b"\0\0\0\5rest")) == (5, 4)
     assert parse_response_header(12, 4, memoryview(b"\0\0\0\5\0rest")) == (5, 5)
     assert parse_response_header(12, 4, memoryview(b"\xff\xff\xff\xff\1\7\2abrest")) == (-1, 9)
@@ -131,7 +131,7 @@ def test_a_small_response_is_one_buffer() -> None:
     assert len(frame_response(1, 11, 5, fetched(memoryview(b"r" * 100)))) == 1
 
 
-def test_large_records_and_slices_of_files_stay_their_own_pieces() -> None:
+def test_large_records_and_file_slices_stay_separate_pieces() -> None:
     class NoFile:
         """Nobody reads it here."""
 
@@ -171,12 +171,12 @@ def test_a_version_that_does_not_exist_is_unsupported() -> None:
     ],
     ids=["too large", "null", "too long", "not text", "not a number"],
 )
-def test_a_value_without_room_on_the_wire_is_refused_with_the_message_named(message: Any, why: str) -> None:
+def test_unencodable_value_is_rejected_with_the_message_name(message: Any, why: str) -> None:
     with pytest.raises(Unencodable, match=f"HeartbeatRequest version 4.*{why}"):
         codec.encode_request(12, 4, message, [])
 
 
-def test_a_string_too_long_for_a_plain_version_is_refused_too() -> None:
+def test_too_long_string_is_rejected_in_non_flexible_versions() -> None:
     with pytest.raises(Unencodable):
         codec.encode_request(12, 3, messages.HeartbeatRequest(group_id="g" * 40_000), [])
     with pytest.raises(Unencodable):

@@ -37,7 +37,7 @@ def body_of(name: str, version: int, message: Any) -> bytes:
 
 
 @pytest.mark.proves("A1")
-def test_a_hundred_thousand_mutated_messages_are_read_or_refused_as_malformed() -> None:
+def test_mutated_messages_are_decoded_or_malformed() -> None:
     samples, mutator = Samples(11), Mutator(12)
     tried = refused = 0
     for name, version in every_api_message():
@@ -57,7 +57,7 @@ def test_a_hundred_thousand_mutated_messages_are_read_or_refused_as_malformed() 
 
 
 @pytest.mark.proves("A1")
-def test_mutated_frames_are_parsed_or_refused_from_their_first_byte() -> None:
+def test_mutated_frames_are_parsed_or_malformed() -> None:
     samples, mutator = Samples(13), Mutator(14)
     for name, version in every_api_message():
         if not name.endswith("Request"):
@@ -78,7 +78,7 @@ def read_frame(frame: memoryview) -> None:
         pass
 
 
-def test_mutated_records_of_the_nodes_own_logs_are_read_or_refused() -> None:
+def test_mutated_internal_records_are_decoded_or_malformed() -> None:
     samples, mutator = Samples(15), Mutator(16)
     for name, version in every_data_message():
         original = encode_data(samples.message(name, version), version)
@@ -97,7 +97,7 @@ def expect_malformed_or_nothing(attempt: Callable[[], object]) -> None:
         attempt()
 
 
-def test_noise_is_refused_by_every_decoder() -> None:
+def test_random_bytes_are_malformed_for_every_decoder() -> None:
     noises = [bytes([byte]) * 2000 for byte in (0, 1, 2, 0x7F, 0x80, 0xFF)] + [random.Random(17).randbytes(2000)]
     for name, version in every_api_message():
         for noise in noises:
@@ -109,7 +109,7 @@ def test_noise_is_refused_by_every_decoder() -> None:
             expect_malformed_or_nothing(lambda: parse_response_header(1, 12, memoryview(noise[:size])))  # noqa: B023
 
 
-def test_memory_stays_in_proportion_to_the_frame() -> None:
+def test_memory_is_proportional_to_the_frame() -> None:
     """The densest frames there are: each array filled with the smallest elements that its schema allows."""
     for api in APIS.values():
         for name in (f"{api.name}Request", f"{api.name}Response"):
@@ -153,7 +153,7 @@ def fill_nulls(message: Any) -> Any:
 
 
 @pytest.mark.parametrize("count", [2**31 - 1, 2**24, 5000])
-def test_a_count_that_the_frame_cannot_hold_allocates_nothing(count: int) -> None:
+def test_count_beyond_the_frame_allocates_nothing(count: int) -> None:
     body = count.to_bytes(4, "big") + bytes(200)  # Metadata version 1: an array of topics
     tracemalloc.start()
     with pytest.raises(Malformed, match="elements"):
@@ -163,7 +163,7 @@ def test_a_count_that_the_frame_cannot_hold_allocates_nothing(count: int) -> Non
     assert peak_bytes < 50_000
 
 
-def test_all_arrays_of_a_request_share_one_budget_of_elements() -> None:
+def test_arrays_of_a_request_share_one_element_budget() -> None:
     partitions = (REQUEST_ELEMENTS_MAX // 2).to_bytes(4, "big") + bytes(4 * (REQUEST_ELEMENTS_MAX // 2))
     topic = b"\0\1t" + partitions
     body = (2).to_bytes(4, "big") + topic + topic  # OffsetFetch version 1: topics, each with an array of partitions
@@ -171,13 +171,13 @@ def test_all_arrays_of_a_request_share_one_budget_of_elements() -> None:
         codec.decode_request(9, 1, memoryview(b"\0\1g" + body))
 
 
-def test_unknown_tagged_fields_are_passed_over_and_not_kept() -> None:
+def test_unknown_tagged_fields_are_skipped() -> None:
     plain = codec.decode_request(12, 4, memoryview(b"\2g\0\0\0\1\2m\0\0"))
     tagged = codec.decode_request(12, 4, memoryview(b"\2g\0\0\0\1\2m\0\2\x4d\3abc\x80\x01\0"))
     assert tagged == plain
 
 
-def test_more_tags_than_the_cap_are_refused_in_a_body_and_in_a_header() -> None:
+def test_too_many_tags_are_malformed_in_body_and_header() -> None:
     section = uvarint(TAGS_MAX + 1) + b"\x4d\0" * (TAGS_MAX + 1)
     with pytest.raises(Malformed, match="tagged fields"):
         codec.decode_request(12, 4, memoryview(b"\2g\0\0\0\1\2m\0" + section))
@@ -187,7 +187,7 @@ def test_more_tags_than_the_cap_are_refused_in_a_body_and_in_a_header() -> None:
         parse_request_header(memoryview(b"\0\x0c\0\4\0\0\0\1\xff\xff" + section))
 
 
-def test_a_known_tagged_field_must_have_the_size_it_says() -> None:
+def test_known_tagged_field_must_have_its_announced_size() -> None:
     cluster_id = b"\4abc"
     start = FETCH_12_UP_TO_ITS_TAGS
     right = codec.decode_request(1, 12, memoryview(start + b"\1\0\4" + cluster_id))
@@ -198,24 +198,24 @@ def test_a_known_tagged_field_must_have_the_size_it_says() -> None:
         codec.decode_request(1, 12, memoryview(start + b"\1\0\3" + cluster_id + b"\0"))
 
 
-def test_bytes_left_over_are_malformed() -> None:
+def test_trailing_bytes_are_malformed() -> None:
     with pytest.raises(Malformed, match="trailing bytes"):
         codec.decode_request(12, 4, memoryview(b"\2g\0\0\0\1\2m\0\0!"))
     with pytest.raises(Malformed, match="trailing bytes"):
         codec.decode_response(12, 0, memoryview(b"\0\0!"))
 
 
-def test_text_that_is_not_utf8_is_malformed() -> None:
+def test_invalid_utf8_is_malformed() -> None:
     with pytest.raises(Malformed):
         codec.decode_request(12, 4, memoryview(b"\2\xff\0\0\0\1\2m\0\0"))
 
 
-def test_a_null_where_none_may_be_is_malformed() -> None:
+def test_null_in_a_non_nullable_field_is_malformed() -> None:
     with pytest.raises(Malformed, match="group_id is null"):
         codec.decode_request(12, 4, memoryview(b"\0\0\0\0\1\2m\0\0"))
 
 
-def test_a_string_that_reaches_past_the_end_is_malformed_even_as_the_last_field() -> None:
+def test_string_beyond_the_end_is_malformed_even_as_the_last_field() -> None:
     with pytest.raises(Malformed, match="truncated"):
         codec.decode_request(17, 1, memoryview(b"\0\5PLAI"))  # SaslHandshake: one string and nothing after it
     with pytest.raises(Malformed):

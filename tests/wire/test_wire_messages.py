@@ -20,14 +20,14 @@ def test_a_message_is_built_by_keywords_and_every_field_has_a_default() -> None:
     assert messages.FetchRequest.FetchTopic().topic_id == bytes(16)
 
 
-def test_a_field_that_does_not_exist_is_refused() -> None:
+def test_unknown_field_is_rejected() -> None:
     with pytest.raises(TypeError):
         messages.FetchRequest(max_wait=500)  # type: ignore[call-arg]
     with pytest.raises(AttributeError):
         messages.FetchRequest().max_wait = 500  # type: ignore[attr-defined]
 
 
-def test_messages_are_equal_by_value_whatever_holds_their_elements() -> None:
+def test_messages_are_equal_by_value_for_lists_and_tuples() -> None:
     topic = messages.MetadataRequest.MetadataRequestTopic
     one = messages.MetadataRequest(topics=[topic(name="a")])
     assert one == messages.MetadataRequest(topics=(topic(name="a"),))
@@ -42,18 +42,18 @@ def test_a_message_shows_its_fields() -> None:
     assert repr(messages.TopicRecord(name="a")) == f"TopicRecord(name='a', topic_id={bytes(16)!r})"
 
 
-def test_a_struct_that_must_be_there_is_there_from_the_start_and_is_not_shared() -> None:
+def test_required_struct_has_a_default_that_is_not_shared() -> None:
     one, other = messages.VotersRecord.Voter(), messages.VotersRecord.Voter()
     assert one.k_raft_version_feature == messages.VotersRecord.KRaftVersionFeature()
     assert one.k_raft_version_feature is not other.k_raft_version_feature
 
 
-def test_a_struct_that_may_be_left_out_is_none_until_given() -> None:
+def test_optional_struct_defaults_to_none() -> None:
     assert messages.FetchResponse.PartitionData().diverging_epoch is None
     assert messages.ConsumerGroupHeartbeatResponse().assignment is None
 
 
-def test_classes_know_their_api_and_are_made_once() -> None:
+def test_message_classes_have_an_api_key_and_are_created_once() -> None:
     assert messages.ProduceRequest is messages.ProduceRequest
     assert messages.ProduceRequest.API_KEY == messages.ProduceResponse.API_KEY == 0
     assert messages.TopicRecord.API_KEY == 2

@@ -71,7 +71,7 @@ def test_every_metadata_record_type_of_kafka_4_is_known_by_its_number() -> None:
         assert entry.flexible.first == 0
 
 
-def test_a_partition_change_says_only_what_changed() -> None:
+def test_partition_change_contains_only_changed_fields() -> None:
     change = messages.PartitionChangeRecord(partition_id=1, topic_id=TOPIC_ID, isr=[1, 2], leader=1)
     tags = b"\2" + b"\0\x09\3\0\0\0\1\0\0\0\2" + b"\1\4\0\0\0\1"
     assert encode_metadata_record(change, 0) == b"\1\5\0" + b"\0\0\0\1" + TOPIC_ID + tags
@@ -102,7 +102,7 @@ def test_an_emptied_isr_is_not_the_same_as_an_unchanged_one() -> None:
         "trailing bytes",
     ],
 )
-def test_what_is_no_metadata_record_is_malformed(value: bytes) -> None:
+def test_invalid_metadata_record_is_malformed(value: bytes) -> None:
     with pytest.raises(Malformed):
         decode_metadata_record(value)
 
@@ -149,7 +149,7 @@ def test_a_transaction_is_read_with_its_key() -> None:
 @pytest.mark.parametrize(
     ("key", "value"), [(b"", None), (b"\0", None), (b"\0\x63\0\1g", None), (b"\0\2\0\1g", b"\0\x09")]
 )
-def test_what_is_no_coordinators_record_is_malformed(key: bytes, value: bytes | None) -> None:
+def test_invalid_coordinator_record_is_malformed(key: bytes, value: bytes | None) -> None:
     with pytest.raises(Malformed):
         decode_group_record(key, value)
 
@@ -159,14 +159,14 @@ def test_a_transaction_marker_is_a_version_and_the_coordinators_epoch() -> None:
     assert decode_versioned("EndTxnMarker", b"\0\0\0\0\0\3").coordinator_epoch == 3
 
 
-def test_a_leader_change_names_the_leader_and_who_voted() -> None:
+def test_leader_change_contains_leader_and_voters() -> None:
     voter = messages.LeaderChangeMessage.Voter
     message = messages.LeaderChangeMessage(leader_id=1, voters=[voter(voter_id=1)], granting_voters=[voter(voter_id=1)])
     assert encode_data(message, 0) == b"\0\0" + b"\0\0\0\1" + b"\2\0\0\0\1\0" + b"\2\0\0\0\1\0" + b"\0"
     assert decode_data("LeaderChangeMessage", 0, encode_data(message, 0)) == message
 
 
-def test_the_voters_record_holds_where_each_controller_listens() -> None:
+def test_voters_record_contains_controller_endpoints() -> None:
     record = messages.VotersRecord
     voter = record.Voter(
         voter_id=3,

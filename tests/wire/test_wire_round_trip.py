@@ -24,7 +24,7 @@ def decoded(name: str, version: int, key: int, body: bytes) -> Any:
 
 
 @pytest.mark.proves("A1")
-def test_every_api_message_of_every_version_comes_back_as_it_was() -> None:
+def test_every_api_message_round_trips_in_every_version() -> None:
     samples = Samples(1)
     seen = 0
     for name, version in every_api_message():
@@ -38,7 +38,7 @@ def test_every_api_message_of_every_version_comes_back_as_it_was() -> None:
     assert seen > 4000
 
 
-def test_every_data_message_of_every_version_comes_back_as_it_was() -> None:
+def test_every_data_message_round_trips_in_every_version() -> None:
     samples = Samples(2)
     for name, version in every_data_message():
         for _ in range(SAMPLES_EACH):
@@ -49,7 +49,7 @@ def test_every_data_message_of_every_version_comes_back_as_it_was() -> None:
             assert encode_data(again, version) == body, (name, version)
 
 
-def test_a_message_of_nothing_but_defaults_is_encodable_in_every_version() -> None:
+def test_default_message_is_encodable_in_every_version() -> None:
     for name, version in every_api_message():
         message = type(Samples(0).message(name, version))()
         if any(getattr(message, field) is None for field in message.__slots__):
@@ -58,7 +58,7 @@ def test_a_message_of_nothing_but_defaults_is_encodable_in_every_version() -> No
 
 
 @pytest.mark.parametrize("size", [1, 60_000])
-def test_records_are_lent_and_not_copied(size: int) -> None:
+def test_records_are_views_and_not_copied(size: int) -> None:
     records = bytes(range(256)) * (size // 256 + 1)
     sent = Samples(3).message("ProduceRequest", 9)
     topic, partition = type(sent).TopicProduceData, type(sent).PartitionProduceData

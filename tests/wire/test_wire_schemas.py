@@ -43,7 +43,7 @@ def test_request_and_response_of_an_api_have_the_same_versions() -> None:
         assert request.flexible == response.flexible
 
 
-def test_the_index_says_what_the_tables_say() -> None:
+def test_index_matches_the_tables() -> None:
     for name, entry in ENTRIES.items():
         schema = schema_of(name)
         assert (schema.role, schema.key, schema.versions, schema.flexible) == (
@@ -66,7 +66,7 @@ def parse_time_ms(text: str) -> float:
     return (time.perf_counter() - start) * 1000
 
 
-def test_a_field_line_says_everything_about_a_field() -> None:
+def test_field_line_is_parsed_completely() -> None:
     schema = parse_schemas(
         "# a comment\n"
         "request ThingRequest key=99 versions=1-7 flexible=4+\n"

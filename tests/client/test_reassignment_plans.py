@@ -58,14 +58,14 @@ def leads(assignment: Assignment, brokers: list[int]) -> list[int]:
 # Files
 
 
-def test_a_plan_reads_back_as_it_was_written() -> None:
+def test_plan_round_trips() -> None:
     plan = assigned((1, 2), (3, 1))
     assert decode_plan(encode_plan(plan)) == plan
     first = json.loads(encode_plan(plan))["partitions"][0]
     assert first == {"topic": "t", "partition": 0, "replicas": [1, 2], "log_dirs": ["any", "any"]}
 
 
-def test_a_plan_of_kafkas_own_tools_is_understood() -> None:
+def test_plan_of_kafkas_tools_is_parsed() -> None:
     text = '{"version":1,"partitions":[{"topic":"foo1","partition":2,"replicas":[5,6],"log_dirs":["any","any"]}]}'
     assert decode_plan(text) == {TopicPartition("foo1", 2): (5, 6)}
     assert decode_plan('{"partitions":[{"topic":"a","partition":0,"replicas":[1]}]}') == assigned((1,), topic="a")
@@ -117,12 +117,12 @@ def test_a_plan_of_kafkas_own_tools_is_understood() -> None:
         ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": "any"}]}', "t-0 .* a list"),
     ],
 )
-def test_a_broken_plan_says_what_is_wrong(text: str, words: str) -> None:
+def test_invalid_plan_error_explains_the_problem(text: str, words: str) -> None:
     with pytest.raises(InvalidPlan, match=words):
         decode_plan(text)
 
 
-def test_lists_of_topics_and_partitions_are_kafkas_too() -> None:
+def test_topic_and_partition_lists_use_kafkas_format() -> None:
     assert decode_topics('{"version": 1, "topics": [{"topic": "a"}, {"topic": "b"}]}') == ["a", "b"]
     assert decode_partitions('{"partitions": [{"topic": "a", "partition": 3}]}') == [TopicPartition("a", 3)]
     with pytest.raises(InvalidPlan, match="should read"):
@@ -134,7 +134,7 @@ def test_lists_of_topics_and_partitions_are_kafkas_too() -> None:
 
 
 @pytest.mark.parametrize("number", ["1.5", "-1", '"1"', "true", "1e400", str(2**31)])
-def test_a_partition_to_be_led_is_a_number_that_a_partition_can_have(number: str) -> None:
+def test_partition_must_be_a_valid_number(number: str) -> None:
     with pytest.raises(InvalidPlan, match=r"the partition .* of a is not a number from 0 to 2147483647"):
         decode_partitions(f'{{"partitions": [{{"topic": "a", "partition": {number}}}]}}')
 
@@ -142,7 +142,7 @@ def test_a_partition_to_be_led_is_a_number_that_a_partition_can_have(number: str
 # Emptying a broker
 
 
-def test_a_drained_brokers_partitions_go_to_those_who_hold_least() -> None:
+def test_drain_moves_replicas_to_the_least_loaded_brokers() -> None:
     current = assigned((1, 2), (2, 3), (3, 1), (1, 4))
     plan = plan_drain(current, [1], NO_RACKS)
     assert set(plan) == {TopicPartition("t", index) for index in (0, 2, 3)}
@@ -151,33 +151,33 @@ def test_a_drained_brokers_partitions_go_to_those_who_hold_least() -> None:
     assert max(loads({**current, **plan}, [2, 3, 4])) - min(loads({**current, **plan}, [2, 3, 4])) <= 1
 
 
-def test_copies_go_where_they_even_out_even_if_each_alone_would_go_elsewhere() -> None:
+def test_drain_balances_all_replicas_together() -> None:
     current = assigned((2, 1), (3, 4), (1, 4), (2, 3), (2, 4), (3, 1))
     after = {**current, **plan_drain(current, [4], NO_RACKS)}
     assert loads(after, [1, 2, 3, 4]) == [4, 4, 4, 0]
 
 
-def test_the_others_keep_their_place_in_a_drained_partition() -> None:
+def test_drain_keeps_the_order_of_other_replicas() -> None:
     assert plan_drain(assigned((1, 2, 3)), [2], NO_RACKS) == assigned((1, 4, 3))
 
 
-def test_a_drain_that_leaves_too_few_brokers_is_refused() -> None:
+def test_drain_is_rejected_when_too_few_brokers_remain() -> None:
     with pytest.raises(InvalidPlan, match=r"t-0 has 4 replicas.*add a broker"):
         plan_drain(assigned((1, 2, 3, 4)), [2], NO_RACKS)
 
 
-def test_a_drain_keeps_racks_apart() -> None:
+def test_drain_keeps_racks_distinct() -> None:
     assert plan_drain(assigned((1, 3, 5)), [1], RACKS) == assigned((2, 3, 5))
 
 
 # Spreading
 
 
-def test_what_is_even_stays_as_it_is() -> None:
+def test_balanced_assignment_does_not_change() -> None:
     assert plan_balance(assigned((1, 2), (2, 3), (3, 1)), dict.fromkeys((1, 2, 3))) == {}
 
 
-def test_a_new_broker_gets_its_share_with_no_copy_too_many() -> None:
+def test_new_broker_gets_its_share_with_minimal_moves() -> None:
     current = spread([1, 2, 3], 12, 2)
     plan = plan_balance(current, NO_RACKS)
     after = {**current, **plan}
@@ -186,21 +186,21 @@ def test_a_new_broker_gets_its_share_with_no_copy_too_many() -> None:
     assert leads(after, [1, 2, 3, 4]) == [3, 3, 3, 3]
 
 
-def test_every_topic_is_spread_for_itself() -> None:
+def test_each_topic_is_balanced() -> None:
     current = {**spread([1, 2, 3], 4, 1, "a"), **spread([3, 2, 1], 4, 1, "b")}
     after = {**current, **plan_balance(current, NO_RACKS)}
     for topic in ("a", "b"):
         assert loads({place: each for place, each in after.items() if place.topic == topic}, [1, 2, 3, 4]) == [1] * 4
 
 
-def test_partitions_leave_brokers_that_are_not_named() -> None:
+def test_replicas_leave_brokers_that_are_not_listed() -> None:
     current = spread([1, 2, 3, 4], 8, 2)
     after = {**current, **plan_balance(current, dict.fromkeys((1, 2)))}
     assert loads(after, [1, 2, 3, 4]) == [8, 8, 0, 0]
     assert leads(after, [1, 2]) == [4, 4]
 
 
-def test_leadership_is_handed_on_over_several_brokers_where_it_must() -> None:
+def test_leadership_moves_along_chains_of_brokers() -> None:
     current = assigned((1, 2), (1, 2), (2, 3), (2, 3))
     after = {**current, **plan_balance(current, dict.fromkeys((1, 2, 3)))}
     assert copies(current, after) == 1
@@ -208,7 +208,7 @@ def test_leadership_is_handed_on_over_several_brokers_where_it_must() -> None:
 
 
 @pytest.mark.proves("H8", part="partitions move by plan")
-def test_partitions_get_more_copies_and_keep_those_they_have() -> None:
+def test_increased_replication_keeps_existing_replicas() -> None:
     current = {**assigned((1,), (1,), (1,)), **spread([1, 2, 3], 3, 2, "b")}
     plan = plan_balance(current, dict.fromkeys((1, 2, 3)), 3)
     after = {**current, **plan}
@@ -217,13 +217,13 @@ def test_partitions_get_more_copies_and_keep_those_they_have() -> None:
     assert copies(current, plan) == 9
 
 
-def test_of_too_many_copies_those_go_that_were_to_go_anyway_and_who_leads_stays() -> None:
+def test_decreased_replication_removes_leaving_brokers_and_keeps_the_leader() -> None:
     assert plan_balance(assigned((4, 1, 2)), dict.fromkeys((1, 2)), 2) == assigned((1, 2))
     assert plan_balance(assigned((1, 2, 3)), dict.fromkeys((1, 2, 3)), 1) == assigned((1,))
     assert plan_balance(assigned((1, 2, 3)), {1: "a", 2: "a", 3: "b"}, 2) == assigned((1, 3))
 
 
-def test_more_copies_than_brokers_are_refused() -> None:
+def test_more_replicas_than_brokers_are_rejected() -> None:
     with pytest.raises(InvalidPlan, match="4 replicas require 4 brokers, but only 3"):
         plan_balance(assigned((1, 2)), dict.fromkeys((1, 2, 3)), 4)
 
@@ -238,7 +238,7 @@ replicas_of_three = st.permutations([1, 2, 3, 4, 5, 6]).map(lambda each: tuple(e
     has_racks=st.booleans(),
     count=st.none() | st.integers(1, 3),
 )
-def test_any_assignment_becomes_even_and_has_the_replication_factor_that_is_wanted(
+def test_any_assignment_is_balanced_with_the_replication_factor(
     rows: list[tuple[int, ...]], brokers: set[int], has_racks: bool, count: int | None
 ) -> None:
     current = assigned(*rows)
@@ -257,7 +257,7 @@ def test_any_assignment_becomes_even_and_has_the_replication_factor_that_is_want
 
 @settings(max_examples=60, deadline=None)
 @given(rows=st.lists(replicas_of_three, min_size=1, max_size=24))
-def test_spreading_never_puts_more_replicas_into_one_rack(rows: list[tuple[int, ...]]) -> None:
+def test_balancing_never_adds_rack_conflicts(rows: list[tuple[int, ...]]) -> None:
     current = assigned(*rows)
     for place, replicas in plan_balance(current, RACKS).items():
         assert len({RACKS[each] for each in replicas}) >= len({RACKS[each] for each in current[place]})
@@ -265,7 +265,7 @@ def test_spreading_never_puts_more_replicas_into_one_rack(rows: list[tuple[int, 
 
 @settings(max_examples=60, deadline=None)
 @given(rows=st.lists(replicas_of_three, min_size=1, max_size=24), leaving=st.integers(1, 6))
-def test_a_drain_makes_one_copy_for_each_replica_that_goes(rows: list[tuple[int, ...]], leaving: int) -> None:
+def test_drain_copies_each_replica_once(rows: list[tuple[int, ...]], leaving: int) -> None:
     current = assigned(*rows)
     plan = plan_drain(current, [leaving], RACKS)
     assert copies(current, plan) == sum(leaving in replicas for replicas in rows)

@@ -58,7 +58,7 @@ LOST = -99
     ],
 )
 @pytest.mark.proves("P2", part="a retry is stored once")
-def test_a_batch_that_a_leader_may_have_stored_before_it_lost_its_partition_is_not_sent_again(code: ErrorCode) -> None:
+def test_batch_is_not_retried_when_a_former_leader_may_have_stored_it(code: ErrorCode) -> None:
     script = Noting(code)
     with pytest.raises(KafkaError, match="it may be stored") as failed:
         World(script).run(lambda client: client.produce("t", 0, batch()))
@@ -66,7 +66,7 @@ def test_a_batch_that_a_leader_may_have_stored_before_it_lost_its_partition_is_n
     assert len(script.sent) == 1
 
 
-def test_what_was_known_of_the_leader_is_forgotten_all_the_same() -> None:
+def test_leader_metadata_is_invalidated_without_a_retry() -> None:
     script = Noting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     async def act(client: AsyncClient) -> None:
@@ -78,7 +78,7 @@ def test_what_was_known_of_the_leader_is_forgotten_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION])
-def test_a_leader_that_answers_for_itself_alone_has_stored_nothing_that_it_refuses(code: ErrorCode) -> None:
+def test_acks_one_error_means_not_stored(code: ErrorCode) -> None:
     script = Noting(code)
     assert World(script).run(lambda client: client.produce("t", 0, batch(), acks=1)).base_offset == 7
     assert len(script.sent) == 2
@@ -87,7 +87,7 @@ def test_a_leader_that_answers_for_itself_alone_has_stored_nothing_that_it_refus
 @ONCE
 @pytest.mark.parametrize("trouble", [LOST, ErrorCode.NOT_LEADER_OR_FOLLOWER])
 @pytest.mark.proves("P2", part="a retry is stored once")
-def test_records_get_a_producer_id_so_that_they_can_be_sent_again(trouble: int) -> None:
+def test_records_get_a_producer_id_and_are_retried(trouble: int) -> None:
     script = Noting(0, trouble)
 
     async def act(client: AsyncClient) -> None:
@@ -99,7 +99,7 @@ def test_records_get_a_producer_id_so_that_they_can_be_sent_again(trouble: int) 
 
 
 @ONCE
-def test_many_at_once_go_one_after_the_other_under_one_producer_id() -> None:
+def test_concurrent_batches_are_sent_in_order_with_one_producer_id() -> None:
     script = Noting(0, LOST)
 
     async def act(client: AsyncClient) -> None:
@@ -111,7 +111,7 @@ def test_many_at_once_go_one_after_the_other_under_one_producer_id() -> None:
 
 @ONCE
 @pytest.mark.proves("P2", part="a retry is stored once")
-def test_after_a_failure_those_who_wait_begin_under_another_producer_id() -> None:
+def test_waiting_batches_use_a_new_producer_id_after_a_failure() -> None:
     script = Noting(ErrorCode.MESSAGE_TOO_LARGE)
 
     async def act(client: AsyncClient) -> list[Any]:
@@ -123,7 +123,7 @@ def test_after_a_failure_those_who_wait_begin_under_another_producer_id() -> Non
     assert script.sent == [(4, 0, 0), (5, 0, 0), (5, 0, 1)]
 
 
-def test_a_cluster_that_gives_no_producer_ids_is_served_without() -> None:
+def test_produce_works_when_producer_ids_are_denied() -> None:
     script = Noting(0, LOST)
     refused = messages.InitProducerIdResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     for node in (1, 2):
@@ -140,7 +140,7 @@ def test_a_cluster_that_gives_no_producer_ids_is_served_without() -> None:
 
 
 @pytest.mark.parametrize("acks", [0, 1])
-def test_without_all_acknowledgements_no_producer_id_is_asked_for(acks: int) -> None:
+def test_no_producer_id_is_requested_without_acks_all(acks: int) -> None:
     script = Noting()
 
     async def act(client: AsyncClient) -> None:
@@ -151,7 +151,7 @@ def test_without_all_acknowledgements_no_producer_id_is_asked_for(acks: int) -> 
     assert script.sent == [(NO_PRODUCER_ID, -1, -1)]
 
 
-def test_giving_up_on_a_producer_id_and_sending_share_one_bound() -> None:
+def test_producer_id_and_send_share_one_deadline() -> None:
     script = Noting()
     loading = messages.InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     for node in (1, 2):
@@ -162,7 +162,7 @@ def test_giving_up_on_a_producer_id_and_sending_share_one_bound() -> None:
     assert world.loop.time() < 1003.1
 
 
-def test_an_old_cluster_knows_no_producer_ids() -> None:
+def test_produce_works_on_clusters_without_producer_ids() -> None:
     script = Noting()
     script.versions = {INIT_PRODUCER_ID: (99, 99)}
 

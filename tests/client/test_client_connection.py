@@ -74,25 +74,25 @@ def heartbeat(group: str = "g") -> Any:
 # Negotiation
 
 
-def test_the_newest_version_of_apiversions_is_tried_first() -> None:
+def test_newest_api_versions_version_is_tried_first() -> None:
     header, request = question(conversation().opened(0))
     assert (header.api_key, header.api_version, header.client_id) == (API_VERSIONS, NEWEST, "moldau")
     assert request.client_software_name == "moldau"
 
 
-def test_after_the_answer_the_highest_version_of_both_is_used() -> None:
+def test_highest_common_version_is_used_after_negotiation() -> None:
     talk = ready(heartbeat=(0, 3))
     header, _ = question(talk.submit(1, heartbeat(), 0))
     assert header.api_version == 3
     assert talk.version_for(HEARTBEAT) == 3
 
 
-def test_a_broker_that_knows_more_than_we_do_is_spoken_to_in_our_newest() -> None:
+def test_newer_broker_gets_the_newest_client_version() -> None:
     talk = ready(heartbeat=(0, 99))
     assert talk.version_for(HEARTBEAT) == (codec.versions(HEARTBEAT) or (0, 0))[1]
 
 
-def test_error_35_with_a_range_means_once_more_in_that_range() -> None:
+def test_unsupported_version_with_a_range_retries_in_that_range() -> None:
     talk = conversation()
     header, _ = question(talk.opened(0))
     refusal = answer(header, offers(ErrorCode.UNSUPPORTED_VERSION, versions=(0, 2)), version=0)
@@ -103,7 +103,7 @@ def test_error_35_with_a_range_means_once_more_in_that_range() -> None:
     assert talk.version_for(HEARTBEAT) == 1
 
 
-def test_error_35_without_a_range_means_once_more_in_version_0() -> None:
+def test_unsupported_version_without_a_range_retries_version_0() -> None:
     talk = conversation()
     header, _ = question(talk.opened(0))
     again, _ = question(talk.received(answer(header, offers(ErrorCode.UNSUPPORTED_VERSION), version=0), 0))
@@ -112,7 +112,7 @@ def test_error_35_without_a_range_means_once_more_in_version_0() -> None:
     assert talk.phase is Phase.READY
 
 
-def test_error_35_with_a_body_that_is_cut_off_means_once_more_in_version_0() -> None:
+def test_unsupported_version_with_a_truncated_body_retries_version_0() -> None:
     talk = conversation()
     header, _ = question(talk.opened(0))
     cut = header.correlation_id.to_bytes(4, "big") + int(ErrorCode.UNSUPPORTED_VERSION).to_bytes(2, "big")
@@ -120,7 +120,7 @@ def test_error_35_with_a_body_that_is_cut_off_means_once_more_in_version_0() -> 
     assert again.api_version == 0
 
 
-def test_a_broker_that_refuses_every_version_it_offers_is_left() -> None:
+def test_connection_closes_when_every_api_versions_version_is_rejected() -> None:
     talk = conversation()
     effects = talk.opened(0)
     tried = []
@@ -132,7 +132,7 @@ def test_a_broker_that_refuses_every_version_it_offers_is_left() -> None:
     assert "supports no version of ApiVersions" in closing(effects)
 
 
-def test_another_error_in_the_negotiation_is_told_in_words() -> None:
+def test_negotiation_error_is_reported() -> None:
     talk = conversation()
     header, _ = question(talk.opened(0))
     effects = talk.received(answer(header, offers(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)), 0)
@@ -140,7 +140,7 @@ def test_another_error_in_the_negotiation_is_told_in_words() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"\x00", b"\x00\x00\x7f\xff\xff\xff"])
-def test_nonsense_in_the_negotiation_closes_the_connection(body: bytes) -> None:
+def test_malformed_api_versions_response_closes_the_connection(body: bytes) -> None:
     talk = conversation()
     header, _ = question(talk.opened(0))
     talk.submit(1, heartbeat(), 0)
@@ -149,13 +149,13 @@ def test_nonsense_in_the_negotiation_closes_the_connection(body: bytes) -> None:
     assert talk.phase is Phase.CLOSED
 
 
-def test_a_connection_closed_in_the_negotiation_hints_at_the_listener() -> None:
+def test_connection_lost_in_negotiation_hints_at_the_listener() -> None:
     talk = conversation()
     talk.opened(0)
     assert "is it a Kafka listener" in closing(talk.lost(""))
 
 
-def test_silence_in_the_negotiation_ends_it() -> None:
+def test_negotiation_times_out() -> None:
     talk = conversation()
     talk.opened(0)
     talk.submit(1, heartbeat(), 500)
@@ -168,7 +168,7 @@ def test_silence_in_the_negotiation_ends_it() -> None:
     assert not error.was_sent
 
 
-def test_finalized_features_are_remembered() -> None:
+def test_finalized_features_are_kept() -> None:
     talk = conversation()
     header, _ = question(talk.opened(0))
     response = offers(heartbeat=(0, 4))
@@ -189,7 +189,7 @@ def test_finalized_features_are_remembered() -> None:
         ({"heartbeat": (3, 4)}, 2, "supports Heartbeat 3-4, this request requires 0-2"),
     ],
 )
-def test_a_version_nobody_shares_fails_that_request_alone(
+def test_request_without_a_common_version_fails_alone(
     ranges: dict[str, tuple[int, int]], limit: int | None, words: str
 ) -> None:
     talk = ready(**ranges)
@@ -200,12 +200,12 @@ def test_a_version_nobody_shares_fails_that_request_alone(
     assert talk.phase is Phase.READY
 
 
-def test_a_request_may_ask_for_an_older_version() -> None:
+def test_request_can_limit_its_version() -> None:
     header, _ = question(ready().submit(1, heartbeat(), 0, version_at_most=1))
     assert header.api_version == 1
 
 
-def test_a_request_that_cannot_be_encoded_fails_alone() -> None:
+def test_unencodable_request_fails_alone() -> None:
     talk = ready()
     effects = talk.submit(1, messages.HeartbeatRequest(group_id=12), 0)  # type: ignore[arg-type]
     assert set(failures(effects)) == {1}
@@ -216,7 +216,7 @@ def test_a_request_that_cannot_be_encoded_fails_alone() -> None:
 # Questions and answers
 
 
-def test_requests_wait_for_the_negotiation_and_then_leave_in_order() -> None:
+def test_requests_are_queued_until_negotiated_and_sent_in_order() -> None:
     talk = conversation()
     header, _ = question(talk.opened(0))
     assert talk.submit(1, heartbeat("one"), 0) == []
@@ -225,7 +225,7 @@ def test_requests_wait_for_the_negotiation_and_then_leave_in_order() -> None:
     assert [question([each])[1].group_id for each in sent] == ["one", "two"]
 
 
-def test_each_answer_reaches_the_ticket_that_asked() -> None:
+def test_response_is_delivered_to_its_ticket() -> None:
     talk = ready()
     first, _ = question(talk.submit(7, heartbeat(), 0))
     second, _ = question(talk.submit(8, heartbeat(), 0))
@@ -237,7 +237,7 @@ def test_each_answer_reaches_the_ticket_that_asked() -> None:
     assert talk.is_idle
 
 
-def test_no_more_than_the_bound_is_in_flight() -> None:
+def test_requests_in_flight_are_limited() -> None:
     talk = ready()
     headers = [question(talk.submit(ticket, heartbeat(), 0))[0] for ticket in (1, 2)]
     assert talk.submit(3, heartbeat("third"), 0) == []
@@ -245,7 +245,7 @@ def test_no_more_than_the_bound_is_in_flight() -> None:
     assert question(effects)[1].group_id == "third"
 
 
-def test_no_more_than_the_bound_may_wait() -> None:
+def test_queued_requests_are_limited() -> None:
     talk = ready()
     for ticket in range(5):
         talk.submit(ticket, heartbeat(), 0)
@@ -254,7 +254,7 @@ def test_no_more_than_the_bound_may_wait() -> None:
     assert isinstance(fail.error, TooManyPendingRequests)
 
 
-def test_a_produce_without_acknowledgement_is_delivered_as_it_leaves() -> None:
+def test_acks_zero_produce_completes_when_sent() -> None:
     talk = ready()
     sent, delivered = talk.submit(1, messages.ProduceRequest(acks=0), 0)
     assert isinstance(sent, SendFrame)
@@ -262,7 +262,7 @@ def test_a_produce_without_acknowledgement_is_delivered_as_it_leaves() -> None:
     assert talk.is_idle
 
 
-def test_a_throttled_client_is_quiet_for_as_long_as_it_was_told() -> None:
+def test_throttled_client_pauses_for_the_throttle_time() -> None:
     talk = ready()
     header, _ = question(talk.submit(1, heartbeat(), 0))
     talk.received(answer(header, messages.HeartbeatResponse(throttle_time_ms=300)), 100)
@@ -283,7 +283,7 @@ def test_a_throttled_client_is_quiet_for_as_long_as_it_was_told() -> None:
         (lambda header: memoryview(header.correlation_id.to_bytes(4, "big")), "is malformed"),
     ],
 )
-def test_a_broken_stream_is_closed_and_everyone_hears_of_it(
+def test_broken_stream_closes_the_connection_and_fails_all_requests(
     frame: Callable[[framing.RequestHeader], memoryview], words: str
 ) -> None:
     talk = ready()
@@ -301,18 +301,18 @@ def test_a_broken_stream_is_closed_and_everyone_hears_of_it(
     }
 
 
-def test_bytes_after_a_whole_answer_are_let_pass() -> None:
+def test_trailing_bytes_of_a_response_are_ignored() -> None:
     talk = ready()
     header, _ = question(talk.submit(1, heartbeat(), 0))
     (delivered,) = talk.received(memoryview(bytes(answer(header, messages.HeartbeatResponse())) + b"\0"), 0)
     assert isinstance(delivered, Deliver)
 
 
-def test_an_answer_nobody_asked_for_closes_the_connection() -> None:
+def test_unexpected_response_closes_the_connection() -> None:
     assert "unexpected response" in closing(ready().received(memoryview(b"\0\0\0\0"), 0))
 
 
-def test_a_late_answer_costs_the_connection() -> None:
+def test_response_timeout_closes_the_connection() -> None:
     talk = ready()
     talk.submit(1, heartbeat(), 0)
     talk.submit(2, heartbeat(), 10, timeout_ms=5000)
@@ -331,7 +331,7 @@ def test_a_late_answer_costs_the_connection() -> None:
     assert talk.wake_at_ms == math.inf
 
 
-def test_a_request_that_could_not_be_sent_in_time_fails_alone() -> None:
+def test_queued_request_that_times_out_fails_alone() -> None:
     talk = ready()
     for ticket in (1, 2):
         talk.submit(ticket, heartbeat(), 0)
@@ -342,7 +342,7 @@ def test_a_request_that_could_not_be_sent_in_time_fails_alone() -> None:
     assert talk.wake_at_ms == 1000
 
 
-def test_a_closed_conversation_is_deaf_and_refuses() -> None:
+def test_closed_connection_ignores_frames_and_rejects_requests() -> None:
     talk = ready()
     assert closing(talk.lost("reset by peer")).endswith("reset by peer")
     assert talk.lost("again") == []
@@ -363,7 +363,7 @@ def shake_hands() -> Authentication:
         raise KafkaError("no such mechanism")
 
 
-def test_requests_wait_until_the_broker_lets_us_in() -> None:
+def test_requests_are_queued_until_authenticated() -> None:
     talk = conversation(authentication=shake_hands())
     header, _ = question(talk.opened(0))
     talk.submit(1, heartbeat(), 0)
@@ -374,7 +374,7 @@ def test_requests_wait_until_the_broker_lets_us_in() -> None:
     assert sent.api_key == HEARTBEAT
 
 
-def test_a_refused_login_fails_all_with_the_reason() -> None:
+def test_rejected_authentication_fails_all_requests() -> None:
     talk = conversation(authentication=shake_hands())
     header, _ = question(talk.opened(0))
     talk.submit(1, heartbeat(), 0)
@@ -384,7 +384,7 @@ def test_a_refused_login_fails_all_with_the_reason() -> None:
     assert "rejected the authentication" in closing(effects)
 
 
-def test_a_broker_without_sasl_is_told_so() -> None:
+def test_missing_sasl_support_is_reported() -> None:
     talk = conversation(authentication=shake_hands())
     header, _ = question(talk.opened(0))
     talk.submit(1, heartbeat(), 0)
@@ -393,7 +393,7 @@ def test_a_broker_without_sasl_is_told_so() -> None:
 
 
 @pytest.mark.proves("H3", part="clients are told")
-def test_time_in_our_own_queue_is_not_the_brokers_silence() -> None:
+def test_time_in_the_queue_does_not_count_as_response_time() -> None:
     talk = ready(ClientSettings(requests_in_flight_max=1, request_timeout_ms=1000))
     header, _ = question(talk.submit(1, heartbeat(), 0))
     talk.submit(2, heartbeat(), 0)
@@ -406,7 +406,7 @@ def test_time_in_our_own_queue_is_not_the_brokers_silence() -> None:
     assert [each.ticket for each in delivered if isinstance(each, Deliver)] == [2]
 
 
-def test_what_waits_in_our_queue_too_long_was_not_sent_and_leaves_the_connection() -> None:
+def test_queue_timeout_is_not_sent_and_keeps_the_connection() -> None:
     talk = ready(ClientSettings(requests_in_flight_max=1, request_timeout_ms=1000))
     talk.submit(1, heartbeat(), 0, timeout_ms=5000)
     talk.submit(2, heartbeat(), 0)
@@ -416,7 +416,7 @@ def test_what_waits_in_our_queue_too_long_was_not_sent_and_leaves_the_connection
     assert talk.phase is Phase.READY
 
 
-def test_a_request_that_needs_a_newer_version_is_refused_in_words() -> None:
+def test_request_that_requires_a_newer_version_is_rejected() -> None:
     talk = ready(heartbeat=(0, 2))
     (fail,) = talk.submit(1, heartbeat(), 0, version_at_least=3)
     assert isinstance(fail, Fail)

@@ -44,7 +44,7 @@ def stands_for(monkeypatch: pytest.MonkeyPatch) -> Stands:
 
 
 @pytest.mark.proves("A1", part="every Python from 3.11 on")
-async def test_a_name_is_listened_on_where_one_of_its_addresses_is_not_here(stands_for: Stands) -> None:
+async def test_listen_skips_addresses_this_machine_lacks(stands_for: Stands) -> None:
     stands_for(NOT_OURS, "127.0.0.1")
     listener = await SocketNetwork().listen(Address(NAME, 0), Silent, FRAME_MAX)
     connection = await SocketNetwork().connect(listener.address, Silent(), FRAME_MAX)
@@ -53,7 +53,7 @@ async def test_a_name_is_listened_on_where_one_of_its_addresses_is_not_here(stan
     await listener.close()
 
 
-async def test_pages_are_served_where_an_address_of_the_name_is_not_here(stands_for: Stands) -> None:
+async def test_pages_are_served_when_an_address_is_not_local(stands_for: Stands) -> None:
     async def page(path: str) -> tuple[int, str, bytes]:
         return 200, "text/plain", path.encode()
 
@@ -63,13 +63,13 @@ async def test_pages_are_served_where_an_address_of_the_name_is_not_here(stands_
     await listener.close()
 
 
-async def test_an_address_of_another_machine_is_told_with_what_to_do() -> None:
+async def test_address_of_another_machine_is_rejected() -> None:
     with pytest.raises(OSError, match=r"192.0.2.1:9092 is not an address of this machine") as raised:
         await SocketNetwork().listen(Address(NOT_OURS, 9092), Silent, FRAME_MAX)
     assert "advertised.listeners" in str(explain(raised.value))
 
 
-async def test_a_name_that_nobody_knows_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unknown_host_name_is_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def resolve(*_: Any, **__: Any) -> list[Any]:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -81,7 +81,7 @@ async def test_a_name_that_nobody_knows_is_named(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.proves("H3", part="the dead are found")
 @pytest.mark.parametrize("hosts", [["127.0.0.1"], ["127.0.0.1", "127.0.0.2"]], ids=["one address", "two"])
-async def test_a_refusal_at_each_address_of_a_name_is_a_refusal(stands_for: Stands, hosts: list[str]) -> None:
+async def test_connection_refused_at_every_address_is_connection_refused(stands_for: Stands, hosts: list[str]) -> None:
     stands_for(*hosts)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -17,13 +17,13 @@ def test_a_topic_is_not_created_twice(client: KafkaClient, topic: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["with space", "..", "sl/ash", "x" * 250, "ümlaut"])
-def test_an_invalid_topic_name_is_refused(client: KafkaClient, name: str) -> None:
+def test_invalid_topic_name_is_rejected(client: KafkaClient, name: str) -> None:
     with pytest.raises(Refused) as refused:
         client.create_topic(name)
     assert code_of(refused) is ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def test_the_cluster_s_own_log_is_not_created_by_clients(client: KafkaClient) -> None:
+def test_metadata_topic_is_not_created_by_clients(client: KafkaClient) -> None:
     with pytest.raises(Refused) as refused:
         client.create_topic("__cluster_metadata")
     assert code_of(refused) is ErrorCode.INVALID_REQUEST
@@ -49,7 +49,7 @@ def test_a_topic_has_partitions(client: KafkaClient, topic_name: str, partitions
     ("name", "value"),
     [("retention.ms", "soon"), ("segment.bytes", "1"), ("cleanup.policy", "burn"), ("no.such.setting", "1")],
 )
-def test_an_invalid_config_is_refused(client: KafkaClient, topic: str, name: str, value: str) -> None:
+def test_invalid_config_is_rejected(client: KafkaClient, topic: str, name: str, value: str) -> None:
     with pytest.raises(Refused) as refused:
         client.create_topic(f"{topic}-new", config={name: value})
     assert code_of(refused) is ErrorCode.INVALID_CONFIG
@@ -67,7 +67,7 @@ def test_a_topic_does_not_shrink(client: KafkaClient, topic_name: str) -> None:
         assert code_of(refused) is ErrorCode.INVALID_PARTITIONS
 
 
-def test_what_is_not_there_cannot_be_changed(client: KafkaClient, topic_name: str) -> None:
+def test_missing_topic_cannot_be_changed(client: KafkaClient, topic_name: str) -> None:
     with pytest.raises(Refused) as refused:
         client.delete_topic(topic_name)
     assert code_of(refused) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -79,7 +79,7 @@ def test_what_is_not_there_cannot_be_changed(client: KafkaClient, topic_name: st
     assert code_of(refused) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_records_that_are_not_there_cannot_be_deleted(client: KafkaClient, topic: str) -> None:
+def test_records_beyond_the_end_cannot_be_deleted(client: KafkaClient, topic: str) -> None:
     client.produce(topic, [Sent(b"only")])
     with pytest.raises(Refused) as refused:
         client.delete_records(topic, 2)
@@ -101,7 +101,7 @@ def test_a_message_above_the_broker_s_limit_is_too_large(client: KafkaClient, to
     assert client.produce(topic, [Sent(b"small")]) == [0]
 
 
-def test_a_compacted_topic_wants_keys(client: KafkaClient, topic_name: str) -> None:
+def test_compacted_topic_requires_keys_from_clients(client: KafkaClient, topic_name: str) -> None:
     client.create_topic(topic_name, config={"cleanup.policy": "compact"})
     with pytest.raises(Refused) as refused:
         client.produce(topic_name, [Sent(b"keyless")])
@@ -110,7 +110,7 @@ def test_a_compacted_topic_wants_keys(client: KafkaClient, topic_name: str) -> N
     assert client.produce(topic_name, [Sent(b"keyed", key=b"k")]) == [0]
 
 
-def test_a_record_from_the_far_future_is_refused(client: KafkaClient, topic: str) -> None:
+def test_record_from_the_far_future_is_rejected(client: KafkaClient, topic: str) -> None:
     with pytest.raises(Refused) as refused:
         client.produce(topic, [Sent(b"2100", timestamp_ms=4_102_444_800_000)])
     assert code_of(refused) is ErrorCode.INVALID_TIMESTAMP

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.proves("A4", part="topics and settings")
 @pytest.mark.parametrize(
     "address", [Address("a..b", 9092), Address("x" * 64 + ".com", 9092), Address("127.0.0.1", 70_000)], ids=str
 )
-def test_an_address_that_cannot_be_connected_to_is_told_in_words(address: Address) -> None:
+def test_invalid_address_is_reported_as_unreachable(address: Address) -> None:
     async def ask() -> None:
         async with AsyncClient(SocketNetwork(), SystemClock(), system_random(), [address]) as client:
             await client.describe_topics()

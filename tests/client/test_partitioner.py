@@ -22,12 +22,12 @@ KNOWN = [
 
 @pytest.mark.proves("T2", part="keyed")
 @pytest.mark.parametrize(("key", "signed"), KNOWN)
-def test_the_hash_is_kafkas(key: bytes, signed: int) -> None:
+def test_hash_equals_kafkas_murmur2(key: bytes, signed: int) -> None:
     assert murmur2(key) == signed & 0xFFFFFFFF
 
 
 @pytest.mark.proves("T2", part="keyed")
-def test_any_key_goes_where_another_client_sends_it() -> None:
+def test_partition_of_a_key_equals_that_of_other_clients() -> None:
     chance = random.Random(5)
     for _ in range(500):
         key = chance.randbytes(chance.randrange(0, 40))
@@ -37,7 +37,7 @@ def test_any_key_goes_where_another_client_sends_it() -> None:
 
 
 @pytest.mark.proves("T2", part="keyless")
-def test_records_without_a_key_fill_a_batch_before_the_next_partition() -> None:
+def test_keyless_records_fill_a_batch_before_the_next_partition() -> None:
     sticky = StickyPartitioner(random.Random(1), 8)
     visits = Counter()  # type: Counter[int]
     for _ in range(800):
@@ -52,7 +52,7 @@ def test_records_without_a_key_fill_a_batch_before_the_next_partition() -> None:
 
 @pytest.mark.proves("T2", part="keyless")
 @pytest.mark.parametrize("led", [[1, 3, 6], [5]])
-def test_a_partition_without_a_leader_is_not_drawn_while_another_has_one(led: list[int]) -> None:
+def test_leaderless_partition_is_not_chosen_while_another_has_a_leader(led: list[int]) -> None:
     for seed in range(20):
         sticky = StickyPartitioner(random.Random(seed), 8, lambda: led)
         drawn = [sticky.current]
@@ -63,7 +63,7 @@ def test_a_partition_without_a_leader_is_not_drawn_while_another_has_one(led: li
         assert len(led) == 1 or all(one != other for one, other in pairwise(drawn))
 
 
-def test_where_no_partition_has_a_leader_all_are_drawn() -> None:
+def test_all_partitions_are_chosen_when_none_has_a_leader() -> None:
     sticky = StickyPartitioner(random.Random(1), 4, list)
     drawn = set()
     for _ in range(100):
@@ -72,7 +72,7 @@ def test_where_no_partition_has_a_leader_all_are_drawn() -> None:
     assert drawn == {0, 1, 2, 3}
 
 
-def test_one_partition_leaves_no_choice() -> None:
+def test_single_partition_is_always_chosen() -> None:
     sticky = StickyPartitioner(random.Random(1), 1)
     sticky.on_batch_sent()
     assert sticky.current == 0

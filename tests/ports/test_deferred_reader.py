@@ -57,7 +57,7 @@ def speakers(count: int) -> Iterator[Speakers]:
         scene.close()
 
 
-async def test_who_comes_after_a_silence_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_first_socket_after_a_quiet_period_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience_module, "PAUSE_S", 60.0)  # whoever has to wait for it misses the test's end
     with speakers(2) as scene:
         scene.deferred_reader._polled_s = -1000.0
@@ -67,7 +67,7 @@ async def test_who_comes_after_a_silence_is_read_at_once(monkeypatch: pytest.Mon
 
 
 @pytest.mark.proves("C5", part="who falls silent is out")
-async def test_while_they_come_thick_and_fast_there_is_a_pause_between_two_looks() -> None:
+async def test_polls_are_spaced_under_load() -> None:
     with speakers(3) as scene:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
@@ -78,7 +78,7 @@ async def test_while_they_come_thick_and_fast_there_is_a_pause_between_two_looks
         assert 3 <= len(scene.heard) <= 3 * looks_max
 
 
-async def test_who_left_is_not_read_even_if_it_had_spoken() -> None:
+async def test_removed_socket_is_not_read() -> None:
     with speakers(2) as scene:
         original = scene._hear
 
@@ -93,7 +93,7 @@ async def test_who_left_is_not_read_even_if_it_had_spoken() -> None:
         assert len(scene.heard) == 1
 
 
-async def test_when_all_have_left_the_loop_watches_nothing() -> None:
+async def test_loop_watches_nothing_when_all_sockets_are_removed() -> None:
     with speakers(2) as scene:
         descriptor = scene.deferred_reader._sockets.fileno()
         scene.say(0, 1)
@@ -105,7 +105,7 @@ async def test_when_all_have_left_the_loop_watches_nothing() -> None:
 
 
 @pytest.mark.proves("C5", part="who falls silent is out")
-async def test_others_have_their_turn_between_many() -> None:
+async def test_other_callbacks_run_between_many_reads() -> None:
     with speakers(3 * READS_PER_TURN_MAX) as scene:
         turns: list[int] = []
 
@@ -121,7 +121,7 @@ async def test_others_have_their_turn_between_many() -> None:
         assert sorted(number for number, _ in scene.heard) == list(range(3 * READS_PER_TURN_MAX))
 
 
-async def test_a_connection_may_wait_and_cease_to_in_the_middle_of_its_frames() -> None:
+async def test_deferred_reads_can_be_switched_between_frames() -> None:
     recorder = Recorder(lambda frame: [framed(frame)])
     async with served(recorder) as address:
         reader, writer = await asyncio.open_connection(address.host, address.port)
@@ -135,7 +135,7 @@ async def test_a_connection_may_wait_and_cease_to_in_the_middle_of_its_frames() 
     assert recorder.frames == [b"%d" % number for number in range(40)]
 
 
-async def test_a_connection_that_may_wait_is_not_read_while_it_is_paused_and_ends_like_any_other() -> None:
+async def test_deferred_connection_is_not_read_while_paused_and_closes_normally() -> None:
     recorder = Recorder()
     async with served(recorder) as address:
         _, writer = await asyncio.open_connection(address.host, address.port)

@@ -22,17 +22,17 @@ from moldau.model.ids import Address
         ("PLAINTEXT://host:7", [("host", 7)]),
     ],
 )
-def test_addresses_are_read_as_people_write_them(text: str, addresses: list[tuple[str, int]]) -> None:
+def test_addresses_are_parsed(text: str, addresses: list[tuple[str, int]]) -> None:
     assert parse_bootstrap(text) == [Address(*each) for each in addresses]
 
 
 @pytest.mark.parametrize("text", ["", ",", "a:", ":9092", "a:b", "a:0", "a:65536", "::1", "[::1", "[::1]9092", "a:1:2"])
-def test_what_is_no_address_is_refused_in_words(text: str) -> None:
+def test_invalid_address_is_rejected_with_a_hint(text: str) -> None:
     with pytest.raises(ValueError, match=r"address|port|no bootstrap server"):
         parse_bootstrap(text)
 
 
-def test_waits_double_up_to_their_bound_and_end_before_the_deadline() -> None:
+def test_backoff_doubles_up_to_its_limit_and_ends_before_the_deadline() -> None:
     backoff = Backoff(random.Random(3), first_ms=100, longest_ms=1000, deadline_ms=5000)
     now_ms, waits = 0.0, []
     while (wait_ms := backoff.next_wait_ms(now_ms)) is not None:
@@ -43,23 +43,23 @@ def test_waits_double_up_to_their_bound_and_end_before_the_deadline() -> None:
         assert 0.8 * plain_ms <= wait_ms <= 1.2 * plain_ms
 
 
-def test_two_clients_that_failed_together_do_not_return_together() -> None:
+def test_backoff_has_jitter() -> None:
     one, other = (Backoff(random.Random(seed), 100, 1000, 1e9) for seed in (1, 2))
     assert one.next_wait_ms(0) != other.next_wait_ms(0)
 
 
-def test_every_code_has_an_exception_of_its_own() -> None:
+def test_every_error_code_has_its_own_exception() -> None:
     for code in ErrorCode:
         assert error_of(code).code is code
     assert type(error_of(1)) is OffsetOutOfRange
     assert type(error_of(89)) is type(error_of(89))
 
 
-def test_a_code_from_the_future_is_an_unknown_server_error() -> None:
+def test_newer_error_code_is_an_unknown_server_error() -> None:
     assert error_of(30_000).code is ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def test_no_error_raises_nothing() -> None:
+def test_check_raises_nothing_without_an_error() -> None:
     check(0)
     with pytest.raises(KafkaError, match="offset out of range"):
         check(1)
@@ -67,12 +67,12 @@ def test_no_error_raises_nothing() -> None:
         check(1, "said the broker")
 
 
-def test_what_hints_at_old_metadata_also_passes() -> None:
+def test_stale_metadata_errors_are_retriable() -> None:
     assert STALE_METADATA < RETRIABLE
     assert ErrorCode.MESSAGE_TOO_LARGE not in RETRIABLE
 
 
-def test_unreachable_brokers_are_named_with_a_hint() -> None:
+def test_unreachable_error_names_addresses_with_a_hint() -> None:
     refused = ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 9092)")
     local = cannot_reach([(Address("localhost", 9092), refused)])
     assert str(local) == ("cannot reach localhost:9092: connection refused; is the broker running? try: moldau start")

@@ -97,7 +97,7 @@ async def begin(client: AsyncClient) -> tuple[Assignment, Outcomes]:
 
 
 @pytest.mark.parametrize("refuses", ["1", "3", "t", "u"])
-def test_limits_that_are_refused_half_way_are_taken_back(refuses: str) -> None:
+def test_throttles_are_restored_after_a_partial_failure(refuses: str) -> None:
     script = Keeping()
     script.refuses = refuses
     with pytest.raises(InvalidConfig):
@@ -105,7 +105,7 @@ def test_limits_that_are_refused_half_way_are_taken_back(refuses: str) -> None:
     assert script.kept() == {}
 
 
-def test_a_broker_that_is_down_is_left_without_a_limit_and_keeps_nobody_from_moving_away() -> None:
+def test_unavailable_broker_is_not_throttled_and_can_be_drained() -> None:
     script = Keeping()
     script.serving = (2, 3)
     script.refuses = "1"
@@ -116,7 +116,7 @@ def test_a_broker_that_is_down_is_left_without_a_limit_and_keeps_nobody_from_mov
     assert sorted(script.kept()) == ["2", "3", "t", "u"]
 
 
-def test_limits_that_were_there_before_are_there_after_a_refusal() -> None:
+def test_previous_throttles_are_restored_after_a_failure() -> None:
     script = Keeping()
     rates, lists = {LEADER_RATE: "5", FOLLOWER_RATE: "6"}, {LEADER_REPLICAS: "7:1", FOLLOWER_REPLICAS: "7:2"}
     script.settings = {"1": dict(rates), "t": dict(lists)}
@@ -134,7 +134,7 @@ def test_limits_that_were_there_before_are_there_after_a_refusal() -> None:
     assert script.kept()["1"] == {LEADER_RATE: "1000", FOLLOWER_RATE: "1000"}
 
 
-def test_the_way_back_is_kept_before_anything_changes() -> None:
+def test_previous_assignment_is_kept_before_any_change() -> None:
     script = Keeping()
     response = messages.AlterPartitionReassignmentsResponse
     refusal = response(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
@@ -152,7 +152,7 @@ def test_the_way_back_is_kept_before_anything_changes() -> None:
     assert script.changes() > 0
 
 
-def test_a_plan_whose_topic_was_deleted_is_done_and_its_limits_are_taken_off() -> None:
+def test_plan_of_a_deleted_topic_is_done_and_throttles_are_removed() -> None:
     script = Keeping()
     del script.topics["u"]
     script.settings = {"t": {LEADER_REPLICAS: "0:1"}, "1": {LEADER_RATE: "1000"}}
@@ -169,7 +169,7 @@ def test_a_plan_whose_topic_was_deleted_is_done_and_its_limits_are_taken_off() -
     assert script.kept() == {}
 
 
-def test_a_topic_that_a_broker_has_not_heard_of_yet_is_not_taken_for_gone() -> None:
+def test_topic_unknown_to_a_lagging_broker_is_not_gone() -> None:
     """It is asked again for a while: it may have started a moment ago."""
     script = Keeping()
     told = script.metadata

@@ -21,7 +21,7 @@ def connection() -> Connection:
 
 
 @STRANGE
-def test_a_group_or_topic_to_consume_is_refused_in_words(connection: Connection, name: str) -> None:
+def test_invalid_group_or_topic_to_consume_is_rejected(connection: Connection, name: str) -> None:
     for topic, group in (("t", name), (name, "g"), (name, None)):
         with pytest.raises(Failed, match="not UTF-8 or contains NUL"):
             connection.consume(topic, group=group)
@@ -30,7 +30,7 @@ def test_a_group_or_topic_to_consume_is_refused_in_words(connection: Connection,
 
 
 @STRANGE
-def test_a_topic_or_header_to_publish_is_refused_in_words(connection: Connection, name: str) -> None:
+def test_invalid_topic_or_header_to_publish_is_rejected(connection: Connection, name: str) -> None:
     for topic, headers in ((name, None), ("t", {name: b"value"})):
         with pytest.raises(Failed, match="not UTF-8 or contains NUL"):
             connection.publish(topic, b"value", headers=headers)
@@ -40,7 +40,7 @@ def test_a_topic_or_header_to_publish_is_refused_in_words(connection: Connection
 
 
 @STRANGE
-def test_a_setting_is_refused_by_its_name_and_its_value_is_not_shown(connection: Connection, name: str) -> None:
+def test_invalid_setting_is_rejected_without_its_value(connection: Connection, name: str) -> None:
     for make in (
         lambda: moldau.connect(NOBODY, sasl_password=f"secret{name}"),
         lambda: connection.consume("t", group="g", sasl_password=f"secret{name}"),
@@ -51,7 +51,7 @@ def test_a_setting_is_refused_by_its_name_and_its_value_is_not_shown(connection:
 
 
 @pytest.mark.proves("A4", part="groups")
-def test_a_group_of_the_command_line_that_is_not_utf8_is_wrong_usage() -> None:
+def test_cli_group_that_is_not_utf8_is_a_usage_error() -> None:
     for words in (["t", "--group", "\udcff"], ["\udcff", "--group", "g"]):
         command = [sys.executable, "-m", "moldau.cli.main", "consume", *words, "-b", NOBODY]
         result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -59,5 +59,5 @@ def test_a_group_of_the_command_line_that_is_not_utf8_is_wrong_usage() -> None:
         assert "is not UTF-8" in result.stderr
 
 
-def test_the_level_of_the_log_keeps_its_name() -> None:
+def test_log_level_setting_keeps_its_name() -> None:
     moldau.connect(NOBODY, log_level=0).close()  # librdkafka refuses a setting that it does not know

@@ -71,7 +71,7 @@ def _is_same(ours: str, kafkas: str) -> bool:
 
 
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: f"{fact.resource}-{fact.name}")
-def test_a_setting_of_kafka_is_known_with_its_type_and_default(fact: Fact) -> None:
+def test_kafka_setting_has_its_type_and_default(fact: Fact) -> None:
     setting = KNOWN[fact.resource][fact.name]
     assert setting.kind.name.lower() == fact.type
     assert setting.is_internal == (fact.visibility == "internal")
@@ -82,20 +82,20 @@ def test_a_setting_of_kafka_is_known_with_its_type_and_default(fact: Fact) -> No
 
 
 @pytest.mark.parametrize("known", KNOWN.values(), ids=KNOWN)
-def test_a_default_is_accepted_by_its_own_setting(known: dict[str, Setting]) -> None:
+def test_default_is_valid_for_its_setting(known: dict[str, Setting]) -> None:
     for setting in known.values():
         text = setting.format(setting.default)
         if text:
             assert setting.parse(text) == setting.default, setting.name
 
 
-def test_nothing_is_known_that_kafka_does_not_have_except_our_own() -> None:
+def test_all_settings_are_kafkas_or_prefixed_moldau() -> None:
     names = {name for known in KNOWN.values() for name in known}
     ours = {name for name in names if name.startswith("moldau.")}
     assert names - ours - BEYOND_THE_LIST == {fact.name for fact in FACTS}
 
 
-def test_a_name_is_declared_in_one_place() -> None:
+def test_setting_name_is_declared_once() -> None:
     own = {each.name for each in declared(BrokerSettings).values()}
     derived = set(TOPIC_DEFAULTS)
     without_effect = set(kafka_settings.BROKER_SETTINGS)
@@ -104,7 +104,7 @@ def test_a_name_is_declared_in_one_place() -> None:
     assert not derived & without_effect
 
 
-def test_every_setting_says_in_a_sentence_what_it_does() -> None:
+def test_every_setting_has_documentation() -> None:
     for known in KNOWN.values():
         for setting in known.values():
             assert setting.doc.endswith("."), setting.name
@@ -134,7 +134,7 @@ def test_a_file_with_every_broker_setting_at_its_kafka_default_loads() -> None:
         ("config.providers.file.class", True, Scope.STATIC),
     ],
 )
-def test_settings_of_one_listener_and_of_plugins_are_known(name: str, is_sensitive: bool, scope: Scope) -> None:
+def test_listener_and_plugin_settings_are_known(name: str, is_sensitive: bool, scope: Scope) -> None:
     setting = broker_setting(name)
     assert setting
     assert not setting.has_effect
@@ -142,9 +142,9 @@ def test_settings_of_one_listener_and_of_plugins_are_known(name: str, is_sensiti
 
 
 @pytest.mark.parametrize("name", ["listener.name.", "listener.name.x", "listener.name.x.nothing", "nothing", ""])
-def test_other_names_are_not_known(name: str) -> None:
+def test_other_names_are_unknown(name: str) -> None:
     assert broker_setting(name) is None
 
 
-def test_a_very_long_name_is_not_looked_at() -> None:
+def test_very_long_name_is_unknown() -> None:
     assert broker_setting("rsm.config." + "x" * 1_000_000) is None

@@ -86,7 +86,7 @@ def run(script: Script, act: Callable[[TransactionalProducer], Any], **settings:
 
 
 @pytest.mark.proves("P3")
-def test_after_a_batch_that_nobody_answered_an_abort_begins_a_new_epoch() -> None:
+def test_abort_bumps_the_epoch_after_an_unknown_outcome() -> None:
     script = Transacting()
 
     async def act(producer: TransactionalProducer) -> None:
@@ -109,7 +109,7 @@ def test_after_a_batch_that_nobody_answered_an_abort_begins_a_new_epoch() -> Non
 
 
 @pytest.mark.proves("P3")
-def test_with_a_batch_in_doubt_nothing_is_sent_there_nor_committed() -> None:
+def test_batch_in_doubt_blocks_sends_and_commit() -> None:
     script = Transacting()
 
     async def act(producer: TransactionalProducer) -> None:
@@ -128,7 +128,7 @@ def test_with_a_batch_in_doubt_nothing_is_sent_there_nor_committed() -> None:
 
 
 @pytest.mark.proves("P3")
-def test_a_batch_whose_sender_was_called_off_is_in_doubt() -> None:
+def test_cancelled_send_leaves_the_batch_in_doubt() -> None:
     async def act(producer: TransactionalProducer) -> None:
         sending = asyncio.ensure_future(producer.send("t", 0, [RECORD]))
         await asyncio.sleep(0.5)
@@ -142,7 +142,7 @@ def test_a_batch_whose_sender_was_called_off_is_in_doubt() -> None:
 
 @pytest.mark.proves("P3")
 @pytest.mark.parametrize("code", [ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.REQUEST_TIMED_OUT])
-def test_a_refusal_that_says_nothing_of_an_earlier_try_leaves_the_doubt(code: ErrorCode) -> None:
+def test_rejected_retry_leaves_the_batch_in_doubt(code: ErrorCode) -> None:
     async def act(producer: TransactionalProducer) -> None:
         with pytest.raises(MessageTooLarge):
             await producer.send("t", 0, [RECORD])
@@ -153,7 +153,7 @@ def test_a_refusal_that_says_nothing_of_an_earlier_try_leaves_the_doubt(code: Er
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT])
-def test_a_batch_that_was_taken_in_the_end_leaves_no_doubt(code: ErrorCode) -> None:
+def test_acknowledged_retry_clears_the_doubt(code: ErrorCode) -> None:
     script = Transacting(produced(code))
 
     async def act(producer: TransactionalProducer) -> None:
@@ -165,7 +165,7 @@ def test_a_batch_that_was_taken_in_the_end_leaves_no_doubt(code: ErrorCode) -> N
     assert script.sent == [(0, 0), (0, 0), (0, 1)]
 
 
-def test_a_batch_that_was_refused_leaves_no_doubt() -> None:
+def test_rejected_batch_leaves_no_doubt() -> None:
     script = Transacting(produced(ErrorCode.MESSAGE_TOO_LARGE))
 
     async def act(producer: TransactionalProducer) -> None:
@@ -180,7 +180,7 @@ def test_a_batch_that_was_refused_leaves_no_doubt() -> None:
 
 
 @pytest.mark.proves("P3")
-def test_what_is_forgotten_while_a_topic_is_looked_up_does_not_matter() -> None:
+def test_invalidation_during_a_lookup_does_not_fail_the_send() -> None:
     script = Transacting()
 
     async def act(producer: TransactionalProducer) -> None:
@@ -223,7 +223,7 @@ async def committed_values(client: AsyncClient, topic: str) -> list[bytes | None
 
 
 @pytest.mark.proves("P3")
-def test_records_after_a_batch_in_doubt_arrive_at_a_real_broker(moldau_broker: Broker) -> None:
+def test_records_after_a_batch_in_doubt_are_stored_by_a_real_broker(moldau_broker: Broker) -> None:
     topic = moldau_broker.create_topic("after-a-doubt")
 
     async def values() -> list[bytes | None]:
