@@ -86,9 +86,9 @@ class Detour(SocketNetwork):
         for proxy in self._proxies.values():
             proxy.hold_next(api_key)
 
-    def let_go(self) -> None:
+    def deliver_held(self) -> None:
         for proxy in self._proxies.values():
-            proxy.let_go()
+            proxy.deliver_held()
 
     def close(self) -> None:
         self._open.close()
@@ -124,7 +124,7 @@ class Rounds:
         await self._take_over(early, late, goes_on=goes_on, first=first, number=number)
         own = third if is_v1 else self._chance.choice((second, third))
         await late.send(TOPIC, own, [_record(b"late %d" % number)])
-        self._detour.let_go()
+        self._detour.deliver_held()
         await self._expect_refusal(under_way, kind, number)
         await self._finish(late, own, number)
 

@@ -89,7 +89,7 @@ class Reader:
         self.names, self.regex = names, regex
         self.beat(subscribed_topic_names=names, subscribed_topic_regex=regex)
 
-    def let_go(self) -> None:
+    def deliver_held(self) -> None:
         """Stop reading what is no longer its own, begin with what is, and say so even if it comes to the same."""
         if self.is_news or self.held != self.told:
             self.held, self.is_telling, self.is_news = set(self.told), True, False
@@ -191,7 +191,7 @@ class GroupLife(RuleBasedStateMachine):
         def act(reader: Reader) -> None:
             reader.beat(is_answer_lost=is_answer_lost)
             if is_quick:
-                reader.let_go()
+                reader.deliver_held()
 
         self._with(number, act)
 
@@ -324,7 +324,7 @@ class GroupLife(RuleBasedStateMachine):
     def _let_everybody_beat(self) -> None:
         for reader in self.readers.values():
             reader.beat()
-            reader.let_go()
+            reader.deliver_held()
             reader.beat()
         for veteran in self.veterans:
             if self.has_members():

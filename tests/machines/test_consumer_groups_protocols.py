@@ -157,12 +157,12 @@ class ProtocolLife:
         elif isinstance(member, Reader):
             member.beat(is_answer_lost=self.random.random() < 0.2)
             if self.random.random() < 0.5:
-                member.let_go()
+                member.deliver_held()
 
     def everybody_goes_on(self) -> None:
         for reader in self.readers:
             reader.beat()
-            reader.let_go()
+            reader.deliver_held()
             reader.beat()
         for member in self.eager:
             member.step()

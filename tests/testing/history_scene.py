@@ -1,4 +1,4 @@
-"""Histories for tests: written by hand line by line, or by clients of a small log that does nothing wrong."""
+"""Histories for tests: written by hand, or by clients of a small correct log."""
 
 import random
 from typing import Any
@@ -12,7 +12,7 @@ A, B = "t-0", "t-1"
 
 
 class Notebook:
-    """Lines in the order in which they are written; each method is one operation from begin to end, or half of one."""
+    """Lines in order; each method is one operation, or its invocation or completion."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
@@ -38,7 +38,7 @@ class Notebook:
         self.add(process, Kind.OK, "poll", {key: [list(read) for read in reads]} if reads else {})
 
     def transaction(self, *steps: list[Any], process: str = "t", kind: Kind = Kind.OK) -> None:
-        """Sends as `["send", key, [offset, value]]`, polls as they were answered."""
+        """Sends as `["send", key, [offset, value]]`, polls with their results."""
         asked = [["send", step[1], step[2][1]] if step[0] == "send" else ["poll"] for step in steps]
         self.add(process, Kind.INVOKE, "txn", asked)
         self.add(process, kind, "txn", list(steps) if kind is Kind.OK else asked)
@@ -55,7 +55,7 @@ class Notebook:
 
 
 class RightLog:
-    """Several keys, clients that pipeline, lose answers, crash, share reading in a group and use transactions."""
+    """Several keys; clients that pipeline, lose responses, crash, share a group and use transactions."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -86,7 +86,7 @@ class RightLog:
         self.under_way.append((process, key, self.value))
 
     def end(self) -> None:
-        """The oldest send of some client lands, or does not; its answer may be lost on the way."""
+        """Append the oldest send of a client or not; its response may be lost."""
         if not self.under_way:
             return
         process, key, value = self.under_way.pop(0)
@@ -104,7 +104,7 @@ class RightLog:
             self.notebook.end_send(value, None, key=key, process=process, kind=Kind.INFO)
 
     def transact(self) -> None:
-        """Reads a little of one key and writes to both, with a marker in each."""
+        """Read some records of one key and write to both, with a marker in each."""
         values = {A: self.value + 1, B: self.value + 2}
         self.value += 2
         fails = self.rng.random() < 0.3
@@ -124,7 +124,7 @@ class RightLog:
         self._poll(process, key, self.positions.setdefault(process, {}).get(key, 0), self.rng.randint(1, 5))
 
     def share(self) -> None:
-        """A rebalance: each member gets a key, and reads on from what was committed."""
+        """Rebalance: each member gets a key and resumes from the committed offset."""
         keys = self.rng.sample((A, B), 2)
         for process, key in zip(("g1", "g2"), keys, strict=True):
             self.notebook.note("assign", [], process=process)

@@ -1,4 +1,4 @@
-"""The checker finds each anomaly in a history made for it, and raises no alarm over right ones."""
+"""The checker finds each anomaly, and accepts correct histories."""
 
 import pytest
 from history_scene import A, B, Notebook, RightLog
@@ -23,7 +23,7 @@ def test_a_value_at_two_offsets_is_a_duplicate() -> None:
     assert book.anomalies() == ["duplicate"]
 
 
-def test_an_acknowledged_write_that_readers_came_past_is_lost() -> None:
+def test_acknowledged_write_below_the_read_position_is_lost_if_unread() -> None:
     book = Notebook()
     book.send(1, 0)
     book.send(2, 1)
@@ -31,7 +31,7 @@ def test_an_acknowledged_write_that_readers_came_past_is_lost() -> None:
     assert book.anomalies() == ["lost write"]
 
 
-def test_a_write_that_a_group_came_past_is_lost_to_the_group_though_others_read_it() -> None:
+def test_write_skipped_by_a_group_is_lost_although_others_read_it() -> None:
     book = Notebook()
     for value in range(3):
         book.send(value, value)
@@ -41,11 +41,11 @@ def test_a_write_that_a_group_came_past_is_lost_to_the_group_though_others_read_
     book.note("subscribe", {"group": "g", "topics": ["t"]}, process="g2")
     book.poll((2, 2), process="g2")
     assert [str(anomaly) for anomaly in book.report().anomalies] == [
-        "lost write: t-0: 1 at 1 was not read by group g, who came past it"
+        "lost write: t-0: 1 at 1 was not read by group g, although later records were"
     ]
 
 
-def test_a_group_owes_nothing_below_where_it_began() -> None:
+def test_group_need_not_read_below_its_first_record() -> None:
     book = Notebook()
     book.send(1, 0)
     book.send(2, 1)
@@ -55,7 +55,7 @@ def test_a_group_owes_nothing_below_where_it_began() -> None:
     assert book.report().is_valid
 
 
-def test_a_write_of_unknown_fate_need_not_be_read() -> None:
+def test_write_with_unknown_outcome_need_not_be_read() -> None:
     book = Notebook()
     book.send(1, None, kind=Kind.INFO)
     book.send(2, 1)
@@ -64,7 +64,7 @@ def test_a_write_of_unknown_fate_need_not_be_read() -> None:
 
 
 @pytest.mark.parametrize("is_seen", [True, False])
-def test_what_a_transaction_of_unknown_fate_read_is_read_if_its_results_are_seen(is_seen: bool) -> None:
+def test_reads_of_an_unknown_transaction_count_if_its_results_are_read(is_seen: bool) -> None:
     book = Notebook()
     book.send(1, 0)
     book.send(2, 1)
@@ -92,7 +92,7 @@ def test_write_without_offset_is_unseen_when_it_is_not_read() -> None:
     assert book.anomalies(is_complete=True) == ["unseen"]
 
 
-def test_a_key_that_a_group_never_reads_is_unseen_by_it() -> None:
+def test_key_that_a_group_never_reads_is_unseen() -> None:
     book = Notebook()
     book.send(1, 0, key=B)
     book.poll((0, 1), key=B, process="reader")
@@ -101,14 +101,14 @@ def test_a_key_that_a_group_never_reads_is_unseen_by_it() -> None:
     assert book.anomalies(is_complete=True) == ["unseen"]
 
 
-def test_a_read_of_a_write_that_failed_is_an_aborted_read() -> None:
+def test_read_of_a_failed_write_is_an_aborted_read() -> None:
     book = Notebook()
     book.send(1, None, kind=Kind.FAIL)
     book.poll((0, 1))
     assert book.anomalies() == ["aborted read"]
 
 
-def test_a_read_of_a_transaction_that_failed_is_an_aborted_read() -> None:
+def test_read_of_a_failed_transaction_is_an_aborted_read() -> None:
     book = Notebook()
     book.transaction(["send", A, [0, 1]], kind=Kind.FAIL)
     book.poll((0, 1))
@@ -121,7 +121,7 @@ def test_value_that_was_never_sent_is_found() -> None:
     assert book.anomalies() == ["read from nowhere"]
 
 
-def test_a_poll_that_leaves_out_a_record_is_a_skip() -> None:
+def test_poll_without_a_known_record_is_a_skip() -> None:
     book = Notebook()
     for value in range(3):
         book.send(value, value)
@@ -131,7 +131,7 @@ def test_a_poll_that_leaves_out_a_record_is_a_skip() -> None:
     assert book.anomalies() == ["poll skip"]
 
 
-def test_a_gap_without_records_is_no_skip() -> None:
+def test_gap_without_records_is_no_skip() -> None:
     book = Notebook()
     book.send(1, 0)
     book.send(2, 7)
@@ -139,7 +139,7 @@ def test_a_gap_without_records_is_no_skip() -> None:
     assert book.report(is_complete=True).is_valid
 
 
-def test_a_poll_that_goes_back_is_found() -> None:
+def test_poll_that_goes_back_is_found() -> None:
     book = Notebook()
     book.send(1, 0)
     book.send(2, 1)
@@ -161,7 +161,7 @@ def test_restarted_client_may_go_back_and_skip(why: str) -> None:
     assert book.report().is_valid
 
 
-def test_an_assignment_that_keeps_a_key_keeps_its_position() -> None:
+def test_kept_assignment_keeps_its_position() -> None:
     book = Notebook()
     book.send(1, 0)
     book.poll((0, 1))
@@ -170,7 +170,7 @@ def test_an_assignment_that_keeps_a_key_keeps_its_position() -> None:
     assert book.anomalies() == ["non-monotonic poll"]
 
 
-def test_an_assignment_that_comes_while_polling_counts_for_what_is_polled() -> None:
+def test_assignment_during_a_poll_applies_to_that_poll() -> None:
     book = Notebook()
     book.send(1, 0)
     book.poll((0, 1))
@@ -181,7 +181,7 @@ def test_an_assignment_that_comes_while_polling_counts_for_what_is_polled() -> N
     assert book.report().is_valid
 
 
-def test_sends_of_one_client_that_land_in_another_order_are_found() -> None:
+def test_sends_of_one_client_out_of_order_are_found() -> None:
     book = Notebook()
     book.begin_send(1)
     book.begin_send(2)
@@ -190,14 +190,14 @@ def test_sends_of_one_client_that_land_in_another_order_are_found() -> None:
     assert book.anomalies() == ["non-monotonic send"]
 
 
-def test_a_write_below_one_that_was_acknowledged_before_it_began_is_found() -> None:
+def test_write_below_an_earlier_acknowledged_one_is_found() -> None:
     book = Notebook()
     book.send(1, 5, process="p1")
     book.send(2, 4, process="p2")
     assert book.anomalies() == ["acknowledged below an earlier one"]
 
 
-def test_writes_that_overlap_may_land_either_way() -> None:
+def test_overlapping_writes_may_have_any_order() -> None:
     book = Notebook()
     book.begin_send(1, process="p1")
     book.send(2, 5, process="p2")
@@ -205,7 +205,7 @@ def test_writes_that_overlap_may_land_either_way() -> None:
     assert book.report().is_valid
 
 
-def test_a_transaction_of_which_a_part_is_missing_is_torn() -> None:
+def test_transaction_with_a_missing_part_is_torn() -> None:
     book = Notebook()
     book.transaction(["send", A, [0, 1]], ["send", B, [0, 2]], kind=Kind.INFO)
     book.poll((0, 1))
@@ -215,14 +215,14 @@ def test_a_transaction_of_which_a_part_is_missing_is_torn() -> None:
     assert book.anomalies() == ["torn transaction"]
 
 
-def test_a_transaction_is_torn_if_a_part_was_never_read_when_all_should_have_been() -> None:
+def test_transaction_with_an_unread_part_is_torn_in_a_complete_history() -> None:
     book = Notebook()
     book.transaction(["send", A, [0, 1]], ["send", B, [0, 2]], kind=Kind.INFO)
     book.poll((0, 1))
     assert book.anomalies(is_complete=True) == ["torn transaction"]
 
 
-def test_transactions_that_read_each_other_are_a_circle() -> None:
+def test_transactions_that_read_each_other_are_a_cycle() -> None:
     book = Notebook()
     book.add("t1", Kind.INVOKE, "txn", [["send", A, 1], ["poll"]])
     book.transaction(["send", B, [0, 2]], ["poll", {A: [[0, 1]]}], process="t2")
@@ -230,7 +230,7 @@ def test_transactions_that_read_each_other_are_a_circle() -> None:
     assert "G1c cycle" in book.anomalies()
 
 
-def test_a_long_circle_is_found_among_many_straight_lines() -> None:
+def test_long_cycle_is_found_among_many_chains() -> None:
     book = Notebook()
     count = 2000
     for number in range(count):
@@ -241,7 +241,7 @@ def test_a_long_circle_is_found_among_many_straight_lines() -> None:
     assert book.report().counts()["G1c cycle"] == 1
 
 
-def test_writes_in_opposite_order_are_a_circle_only_if_asked() -> None:
+def test_writes_in_opposite_order_are_a_cycle_only_with_counts_writes() -> None:
     book = Notebook()
     book.transaction(["send", A, [0, 1]], ["send", B, [1, 2]], process="t1")
     book.transaction(["send", A, [1, 3]], ["send", B, [0, 4]], process="t2")
@@ -249,7 +249,7 @@ def test_writes_in_opposite_order_are_a_circle_only_if_asked() -> None:
     assert "G1c cycle" in book.anomalies(counts_writes=True)
 
 
-def test_an_input_that_two_transactions_used_was_not_used_once() -> None:
+def test_input_of_two_transactions_is_not_exactly_once() -> None:
     book = Notebook()
     book.send(1, 0, key=A)
     book.transaction(["poll", {A: [[0, 1]]}], ["send", B, [0, 10]], process="t1")
@@ -257,7 +257,7 @@ def test_an_input_that_two_transactions_used_was_not_used_once() -> None:
     assert book.anomalies() == ["not exactly once"]
 
 
-def test_an_input_of_an_aborted_transaction_counts_only_where_it_was_used() -> None:
+def test_input_of_an_aborted_transaction_does_not_count() -> None:
     book = Notebook()
     book.send(1, 0, key=A)
     book.transaction(["poll", {A: [[0, 1]]}], ["send", B, [0, 10]], process="t1", kind=Kind.FAIL)
@@ -266,7 +266,7 @@ def test_an_input_of_an_aborted_transaction_counts_only_where_it_was_used() -> N
     assert book.report(is_complete=True).is_valid
 
 
-def test_an_input_that_no_transaction_used_is_missing_in_the_end() -> None:
+def test_unprocessed_input_is_missing_in_a_complete_history() -> None:
     book = Notebook()
     book.send(1, 0, key=A)
     book.send(2, 1, key=A)
@@ -277,14 +277,14 @@ def test_an_input_that_no_transaction_used_is_missing_in_the_end() -> None:
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_no_alarm_over_a_right_history(seed: int) -> None:
+def test_correct_history_has_no_anomaly(seed: int) -> None:
     report = RightLog(seed).live(200).report(is_complete=True)
     assert report.is_valid, report.text()
     assert report.proves_something
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_right_history_made_wrong_by_one_lost_record_is_found(seed: int) -> None:
+def test_one_lost_record_in_a_correct_history_is_found(seed: int) -> None:
     """Every reader is kept from one record that was acknowledged and is not the last of its key."""
     book = RightLog(seed).live(200)
     acknowledged = [
@@ -301,14 +301,14 @@ def test_a_right_history_made_wrong_by_one_lost_record_is_found(seed: int) -> No
     assert "lost write" in names or "unseen" in names
 
 
-def test_a_history_without_writes_or_reads_proves_nothing() -> None:
+def test_history_without_writes_or_reads_is_inconclusive() -> None:
     book = Notebook()
     book.send(1, 0)
     assert not book.report().proves_something
     assert "unknown" in book.report().text()
 
 
-def test_a_value_that_is_sent_twice_makes_a_history_unreadable() -> None:
+def test_history_with_a_value_sent_twice_is_unreadable() -> None:
     book = Notebook()
     book.send(1, 0)
     book.send(1, 1)
@@ -316,8 +316,8 @@ def test_a_value_that_is_sent_twice_makes_a_history_unreadable() -> None:
         book.report()
 
 
-def test_a_completion_without_its_invocation_is_unreadable() -> None:
+def test_completion_without_invocation_is_unreadable() -> None:
     book = Notebook()
     book.end_send(1, 0)
-    with pytest.raises(Unreadable, match="never began"):
+    with pytest.raises(Unreadable, match="did not invoke"):
         pair(book.operations)

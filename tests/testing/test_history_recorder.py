@@ -1,4 +1,4 @@
-"""The recorder writes each line before the request leaves, and what it wrote can be read back after any death."""
+"""The recorder writes each line before its request is sent, and its file is readable after a crash."""
 
 import json
 import os
@@ -21,7 +21,7 @@ os._exit(9)
 """
 
 
-def test_a_line_is_there_before_invoke_returns(tmp_path: Path) -> None:
+def test_line_is_written_before_invoke_returns(tmp_path: Path) -> None:
     with Recorder(tmp_path / "history.jsonl", now_ns=lambda: 5) as recorder:
         recorder.invoke("p", "send", {"key": "t-0", "value": 1})
         (line,) = (tmp_path / "history.jsonl").read_text().splitlines()
@@ -30,14 +30,14 @@ def test_a_line_is_there_before_invoke_returns(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_a_process_that_dies_leaves_what_it_began(tmp_path: Path) -> None:
+def test_killed_process_leaves_its_invocations(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     assert subprocess.run([sys.executable, "-c", DYING, str(path)], check=False).returncode == 9
     (attempt,) = load(path)
     assert (attempt.f, attempt.kind) == ("send", Kind.INFO)
 
 
-def test_a_torn_last_line_is_passed_over(tmp_path: Path) -> None:
+def test_torn_last_line_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     with Recorder(path) as recorder:
         recorder.note("c", "assign", ["t-0"])
@@ -67,7 +67,7 @@ def test_threads_share_a_recorder_and_the_lines_are_in_order(tmp_path: Path) -> 
     assert len(load(path)) == 2000
 
 
-def test_the_checker_says_on_the_command_line_whether_a_history_is_right(tmp_path: Path) -> None:
+def test_checker_command_reports_the_verdict(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     with Recorder(path) as recorder:
         recorder.invoke("p", "send", {"key": "t-0", "value": 1})

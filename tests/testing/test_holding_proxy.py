@@ -73,7 +73,7 @@ def read(connection: socket.socket, length: int) -> bytes:
     return data
 
 
-def test_what_is_not_held_passes_at_once_and_in_order(proxy: HoldingProxy) -> None:
+def test_requests_pass_in_order_unless_held(proxy: HoldingProxy) -> None:
     frames = b"".join(frame(number % 3, b"x" * number) for number in range(50))
     with connect(proxy) as connection:
         connection.sendall(frames)
@@ -81,7 +81,7 @@ def test_what_is_not_held_passes_at_once_and_in_order(proxy: HoldingProxy) -> No
     assert proxy.held == 0
 
 
-def test_a_held_request_arrives_after_its_time_and_others_do_not_wait_for_it(proxy: HoldingProxy) -> None:
+def test_held_request_is_delayed_and_others_are_not(proxy: HoldingProxy) -> None:
     proxy.hold([PRODUCE], 0.3)
     with connect(proxy) as slow, connect(proxy) as quick:
         started = time.monotonic()
@@ -94,7 +94,7 @@ def test_a_held_request_arrives_after_its_time_and_others_do_not_wait_for_it(pro
     assert proxy.held == 1
 
 
-def test_a_held_request_reaches_the_broker_though_its_client_has_gone(proxy: HoldingProxy, echo: Echo) -> None:
+def test_held_request_is_delivered_after_its_client_has_left(proxy: HoldingProxy, echo: Echo) -> None:
     proxy.hold([PRODUCE], 0.2)
     with connect(proxy) as connection:
         connection.sendall(frame(PRODUCE, b"late"))
@@ -102,7 +102,7 @@ def test_a_held_request_reaches_the_broker_though_its_client_has_gone(proxy: Hol
     assert proxy.delivered_late == 1
 
 
-def test_one_request_is_kept_until_it_may_go(proxy: HoldingProxy, echo: Echo) -> None:
+def test_next_request_is_held_until_delivered(proxy: HoldingProxy, echo: Echo) -> None:
     proxy.hold_next(PRODUCE)
     with connect(proxy) as slow, connect(proxy) as quick:
         slow.sendall(frame(PRODUCE, b"kept"))
@@ -110,7 +110,7 @@ def test_one_request_is_kept_until_it_may_go(proxy: HoldingProxy, echo: Echo) ->
         quick.sendall(frame(PRODUCE, b"quick"))
         assert read(quick, len(frame(PRODUCE, b"quick"))) == frame(PRODUCE, b"quick")
         assert b"kept" not in echo.received
-        proxy.let_go()
+        proxy.deliver_held()
         assert read(slow, len(frame(PRODUCE, b"kept"))) == frame(PRODUCE, b"kept")
 
 
@@ -129,7 +129,7 @@ def test_released_requests_pass(proxy: HoldingProxy) -> None:
         assert read(connection, len(frame(PRODUCE, b"now"))) == frame(PRODUCE, b"now")
 
 
-def test_a_broker_that_is_down_is_down_through_the_proxy() -> None:
+def test_proxy_closes_connections_when_the_broker_is_down() -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         address = unused.getsockname()
     with HoldingProxy(*address) as proxy, connect(proxy) as connection:

@@ -1,4 +1,4 @@
-"""Namespaces and the wires between them: a cut is silent, one way, and mended again."""
+"""Network namespaces and their wires: a cut is silent, in one direction, and reversible."""
 
 import socket
 import subprocess
@@ -46,7 +46,7 @@ def test_all_ends_reach_each_other(wires: Wires) -> None:
     assert {answer(wires, one, other) for one in range(3) for other in range(3) if one != other} == {"refused"}
 
 
-def test_a_cut_is_silent_and_leaves_the_others_alone(wires: Wires) -> None:
+def test_cut_is_silent_and_does_not_affect_others(wires: Wires) -> None:
     wires.cut(1, 2)
     assert answer(wires, 1, 2) == "silence"
     assert answer(wires, 2, 1) == "silence", "the question arrives, the answer is lost"

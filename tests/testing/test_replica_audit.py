@@ -1,4 +1,4 @@
-"""The audit of replicas finds every way in which two copies can differ below the high watermark."""
+"""The replica audit finds every kind of difference below the high watermark."""
 
 from pathlib import Path
 
@@ -24,13 +24,13 @@ def write(folder: Path, batches: list[bytes], high_watermark: int) -> Path:
     return folder
 
 
-def test_equal_copies_agree(tmp_path: Path) -> None:
+def test_equal_replicas_have_no_finding(tmp_path: Path) -> None:
     batches = [batch(0), batch(1), batch(2, epoch=3)]
     result = audit([write(tmp_path / node, batches, 3) for node in "ab"])
     assert (result.partitions, result.batches, result.findings) == (1, 3, [])
 
 
-def test_copies_may_differ_above_the_high_watermark(tmp_path: Path) -> None:
+def test_replicas_may_differ_above_the_high_watermark(tmp_path: Path) -> None:
     one = write(tmp_path / "a", [batch(0), batch(1, value=b"y")], 1)
     another = write(tmp_path / "b", [batch(0)], 1)
     assert audit([one, another]).findings == []
@@ -48,7 +48,7 @@ def test_copies_may_differ_above_the_high_watermark(tmp_path: Path) -> None:
     ],
     ids=["bytes", "end", "epoch", "epochs go back", "gap", "checksum"],
 )
-def test_a_copy_that_differs_is_found(tmp_path: Path, other: list[bytes], finding: str) -> None:
+def test_different_replica_is_found(tmp_path: Path, other: list[bytes], finding: str) -> None:
     folders = [write(tmp_path / "a", [batch(0), batch(1)], 2), write(tmp_path / "b", other, 2)]
     result = audit(folders)
     assert any(finding in each for each in result.findings), result.text()

@@ -1,4 +1,4 @@
-"""Trouble for real processes: faults on a running cluster, clients that are recorded, an audit of what is left on disk.
+"""Chaos tests on real processes: faults in a running cluster, recorded clients, an audit of the logs on disk.
 
 `python -m moldau_dev.chaos.run --minutes 5`
 """

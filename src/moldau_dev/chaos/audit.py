@@ -1,4 +1,4 @@
-"""The replicas of stopped brokers, compared file by file: below the high watermark they hold the same bytes.
+"""Compare the replicas of stopped brokers file by file: below the high watermark they must be identical.
 
 `python -m moldau_dev.chaos.audit FOLDER FOLDER …`
 """
@@ -14,12 +14,12 @@ from moldau.records.header import HEADER_BYTES, BatchHeader, checksum, read_head
 
 METADATA: Final = "__cluster_metadata-0"
 CHECKPOINT: Final = "replication-offset-checkpoint"
-LENGTH_END: Final = 12  # the base offset and the length, which does not count these twelve bytes
+LENGTH_END: Final = 12  # base offset and length; the length does not include them
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
-    """One batch of one copy."""
+class ReplicaBatch:
+    """One batch of one replica."""
 
     base_offset: int
     last_offset: int
@@ -28,11 +28,11 @@ class Copied:
 
 
 @dataclass(slots=True)
-class Copy:
-    """A partition as one node holds it."""
+class ReplicaLog:
+    """One replica of a partition."""
 
     folder: Path
-    batches: list[Copied] = field(default_factory=list)
+    batches: list[ReplicaBatch] = field(default_factory=list)
     high_watermark: int = 0
 
     @property
@@ -42,7 +42,7 @@ class Copy:
 
 @dataclass(slots=True)
 class Audit:
-    """What was looked at, and what is wrong with it."""
+    """The amount compared, and the findings."""
 
     partitions: int = 0
     batches: int = 0
@@ -54,13 +54,13 @@ class Audit:
 
 
 def audit(folders: Sequence[Path]) -> Audit:
-    """Compare the copies of every partition in the data folders of nodes that have stopped."""
+    """Compare the replicas of every partition in the log directories of stopped nodes."""
     report = Audit()
-    copies: dict[str, list[Copy]] = {}
+    copies: dict[str, list[ReplicaLog]] = {}
     for folder in folders:
         marks = _high_watermarks(folder)
         for partition in sorted(_partitions(folder)):
-            copy = Copy(partition, high_watermark=marks.get(partition.name, 0))
+            copy = ReplicaLog(partition, high_watermark=marks.get(partition.name, 0))
             copies.setdefault(partition.name, []).append(copy)
             report.findings += [f"{partition}: {problem}" for problem in _load(copy)]
     for name, held in copies.items():
@@ -84,20 +84,20 @@ def _high_watermarks(folder: Path) -> dict[str, int]:
     return {f"{topic}-{index}": int(offset) for topic, index, offset in lines}
 
 
-def _load(copy: Copy) -> Iterator[str]:
-    """Read all batches of a copy; what is wrong with it by itself."""
+def _load(copy: ReplicaLog) -> Iterator[str]:
+    """Read all batches of a replica; yield its own problems."""
     expected, epoch = -1, -1
     for path in sorted(copy.folder.glob("*.log")):
         for header, batch in _batches(path.read_bytes()):
             if checksum(batch, 0, len(batch)) != header.crc:
-                yield f"the batch at {header.base_offset} does not match its checksum"
+                yield f"the batch at {header.base_offset} has a wrong checksum"
             if expected not in (-1, header.base_offset):
                 yield f"offset {header.base_offset} follows {expected - 1}"
             if header.partition_leader_epoch < epoch:
                 yield f"epoch {header.partition_leader_epoch} at {header.base_offset} follows epoch {epoch}"
             expected, epoch = header.last_offset + 1, header.partition_leader_epoch
             digest = hashlib.blake2b(batch, digest_size=16).digest()
-            copy.batches.append(Copied(header.base_offset, header.last_offset, epoch, digest))
+            copy.batches.append(ReplicaBatch(header.base_offset, header.last_offset, epoch, digest))
 
 
 def _batches(content: bytes) -> Iterator[tuple[BatchHeader, bytes]]:
@@ -111,8 +111,8 @@ def _batches(content: bytes) -> Iterator[tuple[BatchHeader, bytes]]:
         position = end
 
 
-def _compare(name: str, copies: Sequence[Copy], report: Audit) -> None:
-    """Below the highest high watermark, every copy that reaches there has the same batches."""
+def _compare(name: str, copies: Sequence[ReplicaLog], report: Audit) -> None:
+    """Compare the batches of all replicas below the highest high watermark."""
     mark = max(copy.high_watermark for copy in copies)
     first = max(copies, key=lambda copy: copy.end_offset)
     start = max((copy.batches[0].base_offset for copy in copies if copy.batches), default=0)

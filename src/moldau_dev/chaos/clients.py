@@ -1,4 +1,4 @@
-"""Clients of librdkafka whose every step is written down: idempotent producers, a consumer group, a last reader."""
+"""Recorded librdkafka clients: idempotent producers, a consumer group, a final reader."""
 
 import threading
 import time
@@ -15,7 +15,7 @@ READS_PER_POLL_MAX: Final = 100
 COMMIT_EVERY: Final = 50
 FLUSH_S_MAX: Final = 120.0
 JOIN_S_MAX: Final = 180.0
-# Brokers die all the time here, so clients do not wait long before they knock again.
+# Brokers crash all the time, so clients reconnect quickly.
 PATIENCE: Final = {
     "reconnect.backoff.ms": 10,
     "reconnect.backoff.max.ms": 200,
@@ -26,8 +26,8 @@ PATIENCE: Final = {
 }
 
 
-class _Silence:
-    """librdkafka reports every lost connection; here they are lost on purpose."""
+class _NullLogger:
+    """Drops the log of librdkafka: connections are lost on purpose."""
 
     def log(self, *_: object) -> None:
         return
@@ -38,7 +38,7 @@ def number_in(message: Any) -> int:
 
 
 class RecordedProducer:
-    """An idempotent producer in a thread of its own, that goes on whatever happens to the brokers."""
+    """An idempotent producer in its own thread, which keeps sending under all faults."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class RecordedProducer:
         self.problems: list[str] = []
         self._servers, self._topic, self._partitions = servers, topic, partitions
         self._recorder, self._pause_s = recorder, pause_s
-        self._number = first  # values are unique over all producers: each has a range of its own
+        self._number = first  # values are unique: each producer has its own range
         self._under_way = 0
         self._last_ack_s = time.monotonic()
         self._longest_gap_s = 0.0
@@ -69,25 +69,25 @@ class RecordedProducer:
         self._thread.start()
 
     def wait_for_more(self, count: int, wait_s: float) -> bool:
-        """Until so many more records have been acknowledged."""
+        """Wait until `count` more records are acknowledged."""
         goal = self.acknowledged + count
         with self._progress:
             return self._progress.wait_for(lambda: self.acknowledged >= goal, wait_s)
 
     def longest_gap_s(self) -> float:
-        """The longest time between two acknowledgements since this was last asked."""
+        """Return the longest time between two acknowledgements since the last call."""
         with self._progress:
             gap, self._longest_gap_s = max(self._longest_gap_s, time.monotonic() - self._last_ack_s), 0.0
             self._last_ack_s = time.monotonic()
         return gap
 
     def finish(self) -> None:
-        """Send no more, and wait until everything has been acknowledged or given up."""
+        """Stop sending, and wait until all records are acknowledged or failed."""
         self._is_over.set()
         self._thread.join(JOIN_S_MAX)
         left = self._producer.flush(FLUSH_S_MAX)
         if left:
-            self.problems.append(f"{self.name}: {left} records are still on their way after {FLUSH_S_MAX:.0f} s")
+            self.problems.append(f"{self.name}: {left} records are still in flight after {FLUSH_S_MAX:.0f} s")
 
     def _connect(self) -> Any:
         return library.Producer(
@@ -99,7 +99,7 @@ class RecordedProducer:
                 "linger.ms": 1,
                 "batch.num.messages": 20,
                 "message.timeout.ms": 300_000,
-                "logger": _Silence(),
+                "logger": _NullLogger(),
             }
         )
 
@@ -111,7 +111,7 @@ class RecordedProducer:
                     self._producer.poll(0.002)
                 else:
                     self._producer.poll(0.02)
-        except library.KafkaException as error:  # fatal: an idempotent producer that lost its place
+        except library.KafkaException as error:  # fatal error of an idempotent producer
             self.problems.append(f"{self.name}: {error}")
 
     def _send(self) -> None:
@@ -132,7 +132,7 @@ class RecordedProducer:
         self._under_way -= 1
         if error is not None:
             self._recorder.info(self.name, "send", sent)
-            if error.code() != library.KafkaError._PURGE_QUEUE:  # those follow from a problem that has been told
+            if error.code() != library.KafkaError._PURGE_QUEUE:  # follows from an error that is already reported
                 self.problems.append(f"{self.name}: {error}")
             return
         self._recorder.ok(self.name, "send", {**sent, "offset": message.offset()})
@@ -145,12 +145,12 @@ class RecordedProducer:
 
 
 class RecordedConsumer:
-    """A member of a group in a thread of its own. It commits what it has read, now and then."""
+    """A group member in its own thread, which commits from time to time."""
 
     def __init__(self, name: str, servers: str, group: str, topic: str, recorder: Recorder, strategy: str) -> None:
         self.name = name
         self.problems: list[str] = []
-        self.ends: dict[str, int] = {}  # how far it has read
+        self.ends: dict[str, int] = {}  # end of what it has read
         self._group, self._topic, self._recorder = group, topic, recorder
         self._is_over = threading.Event()
         self._reads: dict[str, list[list[int]]] = {}
@@ -165,7 +165,7 @@ class RecordedConsumer:
                 "enable.auto.commit": False,
                 "session.timeout.ms": 10_000,
                 "partition.assignment.strategy": strategy,
-                "logger": _Silence(),
+                "logger": _NullLogger(),
             }
         )
         self._thread = threading.Thread(target=self._run, name=name)
@@ -190,13 +190,13 @@ class RecordedConsumer:
             self.problems.append(f"{self.name}: {error}")
 
     def _poll(self) -> None:
-        """As many records as come without waiting, in one line of the history."""
+        """Record all immediately available records in one line of the history."""
         self._recorder.invoke(self.name, "poll")
         count, wait_s = 0, POLL_S
         while count < READS_PER_POLL_MAX and (message := self._consumer.poll(wait_s)) is not None:
             self._take(message)
             count, wait_s = count + 1, 0.0
-        self._tell()
+        self._record_poll()
         self._uncommitted += count
         if self._uncommitted >= COMMIT_EVERY:
             self._commit()
@@ -209,7 +209,7 @@ class RecordedConsumer:
         elif message.error().code() == library.KafkaError.OFFSET_OUT_OF_RANGE:
             self.problems.append(f"{self.name}: {message.error()}")
 
-    def _tell(self) -> None:
+    def _record_poll(self) -> None:
         reads, self._reads = self._reads, {}
         self._recorder.ok(self.name, "poll", reads)
 
@@ -218,7 +218,7 @@ class RecordedConsumer:
         try:
             self._consumer.commit(asynchronous=False)
         except library.KafkaException:
-            return  # read again by whoever gets the partition next: at least once
+            return  # the next owner of the partition reads them again: at least once
 
     def _assigned(self, _: Any, places: Sequence[Any]) -> None:
         self._change(places, is_taken=True)
@@ -227,8 +227,8 @@ class RecordedConsumer:
         self._change(places, is_taken=False)
 
     def _change(self, places: Sequence[Any], *, is_taken: bool) -> None:
-        """In the middle of a poll: what was read so far belongs to the assignment before this one."""
-        self._tell()
+        """Handle a rebalance during a poll: records read so far belong to the previous assignment."""
+        self._record_poll()
         for place in places:
             key = f"{place.topic}-{place.partition}"
             if is_taken:
@@ -242,13 +242,13 @@ class RecordedConsumer:
         try:
             self._recorder.invoke(self.name, "poll")
             self._consumer.close()
-            self._tell()
+            self._record_poll()
         except library.KafkaException as error:
             self.problems.append(f"{self.name}: {error}")
 
 
 def read_everything(servers: str, topic: str, partitions: int, recorder: Recorder, wait_s: float) -> dict[int, int]:
-    """A last reader that sees every record from first to last; where each partition ends."""
+    """Read every record from first to last; return the end offset of each partition."""
     name = "last-reader"
     consumer = library.Consumer(
         {
@@ -256,7 +256,7 @@ def read_everything(servers: str, topic: str, partitions: int, recorder: Recorde
             "bootstrap.servers": servers,
             "group.id": "unused",
             "enable.auto.commit": False,
-            "logger": _Silence(),
+            "logger": _NullLogger(),
         }
     )
     ends = {}

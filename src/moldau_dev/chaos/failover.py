@@ -1,4 +1,4 @@
-"""How long nobody can write when a broker goes: `python -m moldau_dev.chaos.failover --runs 30`.
+"""Measure how long writes are unavailable when a broker fails: `python -m moldau_dev.chaos.failover --runs 30`.
 
 Before each fault all replicas are in sync and every broker leads its share. A probe writes to one partition of the
 victim, one record at a time with acks=all; the figure is the longest time between two acknowledgements around it.
@@ -37,12 +37,12 @@ from moldau_dev.chaos.namespaces import Wires
 TOPIC: Final = "failover"
 PARTITIONS: Final = 6
 WARM_RECORDS: Final = 20
-WAIT_S_MAX: Final = 90.0  # librdkafka waits for 60 s for an answer, unless it is told otherwise
+WAIT_S_MAX: Final = 90.0  # librdkafka's default request timeout is 60 s
 IMPATIENCE_MS: Final = 5_000
 
 
 class Victim(Enum):
-    """Who goes, and how."""
+    """The node that fails, and how."""
 
     LEADER = "kill -9 of a leader"
     LEADER_AND_CONTROLLER = "kill -9 of a leader that is the active controller"
@@ -52,9 +52,9 @@ class Victim(Enum):
 
 
 class Probe(Protocol):
-    """Writes in a thread of its own, one record after the other."""
+    """Writes one record after the other, in its own thread."""
 
-    acknowledged_s: list[float]  # when
+    acknowledged_s: list[float]  # times
 
     def start(self) -> None: ...
 
@@ -62,7 +62,7 @@ class Probe(Protocol):
 
 
 class OwnProbe:
-    """With the project's own client: a lost connection is noticed at once, a new leader looked up every few ms."""
+    """Moldau's own client: detects a lost connection at once, looks up the new leader every few ms."""
 
     def __init__(self, servers: str, partition: int) -> None:
         self.acknowledged_s: list[float] = []
@@ -98,10 +98,10 @@ class OwnProbe:
             async def write(batch: bytes = bytes(batch)) -> None:
                 await client.produce(TOPIC, self._partition, batch)
 
-            await self._insist(write)
+            await self._retry(write)
             sequence += 1
 
-    async def _insist(self, act: Callable[[], Awaitable[None]]) -> None:
+    async def _retry(self, act: Callable[[], Awaitable[None]]) -> None:
         while not self._is_over.is_set():
             try:
                 await act()
@@ -112,7 +112,7 @@ class OwnProbe:
 
 
 class MetadataProbe(OwnProbe):
-    """With the same client: changes of metadata, one after the other, for which there must be an active controller."""
+    """The same client with metadata changes, which need an active controller."""
 
     async def _work(self, client: AsyncClient) -> None:
         count = 0
@@ -123,11 +123,11 @@ class MetadataProbe(OwnProbe):
             async def change(changed: dict[str, str] = changed) -> None:
                 await client.alter_configs(Resource(ResourceKind.TOPIC, TOPIC), changed)
 
-            await self._insist(change)
+            await self._retry(change)
 
 
 class LibrdkafkaProbe:
-    """librdkafka as people use it, with its defaults but for acks and idempotence."""
+    """librdkafka with its defaults, except for acks and idempotence."""
 
     def __init__(self, servers: str, partition: int, **more: object) -> None:
         """`more` are settings, with `_` for `.`."""
@@ -162,7 +162,7 @@ PROBES: Final[dict[str, Callable[[str, int], Probe]]] = {
     "impatient": partial(LibrdkafkaProbe, socket_timeout_ms=IMPATIENCE_MS),
     "metadata": MetadataProbe,
 }
-# Where the controller stays, metadata has nothing to wait for; and patience plays a part only where nobody hangs up.
+# Metadata is measured only if the controller fails, timeouts only if connections stay open.
 MEANT_FOR: Final = {
     "metadata": (Victim.LEADER_AND_CONTROLLER, Victim.CONTROLLER),
     "impatient": (Victim.SILENT_LEADER,),
@@ -170,8 +170,8 @@ MEANT_FOR: Final = {
 
 
 def measure(cluster: Cluster, victim: Victim, probe_name: str, wires: Wires | None = None) -> float:
-    """One run: how long no write was acknowledged. The cluster is whole again afterwards."""
-    _put_in_order(cluster)
+    """Measure one failover: the longest time without an acknowledgement. Heals the cluster."""
+    _prepare(cluster)
     controller = cluster.controller_id
     leaders = cluster.leaders_of(TOPIC)
     wants_controller = victim is Victim.LEADER_AND_CONTROLLER
@@ -192,13 +192,13 @@ def measure(cluster: Cluster, victim: Victim, probe_name: str, wires: Wires | No
         if wires is not None:
             wires.mend()
         if victim is Victim.STOPPED_LEADER:
-            cluster.stop(node)  # wait for its end: it is not started while it still ends
+            cluster.stop(node)  # wait until it has stopped: it must not be started before
         cluster.start()
     return _longest_gap_s(probe.acknowledged_s, struck_s)
 
 
-def _put_in_order(cluster: Cluster) -> None:
-    """All in sync, and every partition led by the first of its replicas."""
+def _prepare(cluster: Cluster) -> None:
+    """Wait until all replicas are in sync, and elect the preferred leaders."""
     cluster.wait_until_in_sync()
 
     def elect() -> bool:
@@ -229,7 +229,7 @@ def _wait_for(probe: Probe, count: int) -> None:
 
 
 def _longest_gap_s(acknowledged_s: Sequence[float], struck_s: float) -> float:
-    """Around the fault: from the last one before it on."""
+    """Return the longest gap from the last acknowledgement before the fault."""
     before = [each for each in acknowledged_s if each <= struck_s][-1:]
     times = [*before, *(each for each in acknowledged_s if each > struck_s)]
     return max(later - earlier for earlier, later in pairwise(times))
@@ -254,7 +254,7 @@ def _cluster(victim: Victim) -> Iterator[tuple[Cluster, Wires | None]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m moldau_dev.chaos.failover", description=__doc__)
     parser.add_argument("--runs", type=int, default=30)
-    parser.add_argument("--probe", choices=PROBES, action="append", help="all if none is named")
+    parser.add_argument("--probe", choices=PROBES, action="append", help="the probe to run (default: all)")
     parser.add_argument("--victim", choices=[each.name.lower() for each in Victim], action="append")
     options = parser.parse_args(arguments)
     for victim in Victim:

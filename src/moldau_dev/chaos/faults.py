@@ -1,4 +1,4 @@
-"""What is done to the processes of a cluster, to whom, and how it is made good again."""
+"""Faults of real processes: kinds, targets, and healing."""
 
 import random
 import time
@@ -14,7 +14,7 @@ OUTAGES_S: Final = (0.2, 1.0, 4.0, 12.0)
 
 
 class Kind(Enum):
-    """What happens."""
+    """The kind of fault."""
 
     KILL = "kill -9"
     PAUSE = "SIGSTOP"
@@ -23,8 +23,8 @@ class Kind(Enum):
     CUT_ONE_WAY = "cut one way"
 
 
-class Whom(Enum):
-    """Whom it happens to."""
+class Target(Enum):
+    """The node that the fault is injected into."""
 
     LEADER = "leader"
     FOLLOWER = "follower"
@@ -36,35 +36,40 @@ NETWORK_KINDS: Final = (Kind.CUT_OFF, Kind.CUT_ONE_WAY)
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """One square of the table: a fault and its victim."""
+class FaultCase:
+    """A kind of fault and its target."""
 
     kind: Kind
-    whom: Whom
+    target: Target
 
     def __str__(self) -> str:
-        return f"{self.kind.value} {self.whom.value}"
+        return f"{self.kind.value} {self.target.value}"
 
 
-def cells(*, has_wires: bool) -> list[Cell]:
-    """Every combination that makes sense here."""
+def fault_cases(*, has_wires: bool) -> list[FaultCase]:
+    """Return every useful combination."""
     kinds = [kind for kind in Kind if has_wires or kind not in NETWORK_KINDS]
-    return [Cell(kind, whom) for kind in kinds for whom in Whom if not (kind in NETWORK_KINDS and whom is Whom.ALL)]
+    return [
+        FaultCase(kind, target)
+        for kind in kinds
+        for target in Target
+        if not (kind in NETWORK_KINDS and target is Target.ALL)
+    ]
 
 
 @dataclass(slots=True)
 class Faults:
-    """Strikes a cluster and heals it again; counts what fired."""
+    """Injects faults into a cluster, heals it, and counts the faults."""
 
     cluster: Cluster
     topic: str
-    chance: random.Random
+    rng: random.Random
     wires: Wires | None = None
     fired: Counter[str] = field(default_factory=Counter)
 
-    def strike(self, cell: Cell) -> tuple[int, ...]:
-        """Do it, and say to whom. Returns at once, with the fault in place."""
-        nodes = self._find(cell.whom)
+    def strike(self, cell: FaultCase) -> tuple[int, ...]:
+        """Inject a fault and return the affected nodes, without waiting."""
+        nodes = self._find(cell.target)
         match cell.kind:
             case Kind.KILL:
                 self.cluster.kill(*nodes)
@@ -80,39 +85,39 @@ class Faults:
         return nodes
 
     def heal(self) -> None:
-        """Everything runs and reaches everything; whether it is in sync again is another question."""
+        """Restart, resume and reconnect all nodes; does not wait until they are in sync."""
         if self.wires is not None:
             self.wires.mend()
         self.cluster.resume()
         self.cluster.start()
 
     def outage_s(self) -> float:
-        return self.chance.choice(OUTAGES_S) * self.chance.uniform(0.5, 1.0)
+        return self.rng.choice(OUTAGES_S) * self.rng.uniform(0.5, 1.0)
 
-    def _find(self, whom: Whom) -> tuple[int, ...]:
+    def _find(self, target: Target) -> tuple[int, ...]:
         cluster = self.cluster
-        if whom is Whom.ALL:
+        if target is Target.ALL:
             return cluster.nodes
-        if whom is Whom.CONTROLLER:
+        if target is Target.CONTROLLER:
             return (cluster.controller_id,)
-        partition = self.chance.choice(sorted(cluster.leaders_of(self.topic)))
+        partition = self.rng.choice(sorted(cluster.leaders_of(self.topic)))
         leader = cluster.leader_of(self.topic, partition)
-        if whom is Whom.LEADER:
+        if target is Target.LEADER:
             return (leader,)
-        return (self.chance.choice([node for node in cluster.nodes if node != leader]),)
+        return (self.rng.choice([node for node in cluster.nodes if node != leader]),)
 
     def _cut_off(self, nodes: tuple[int, ...]) -> None:
-        """From the other nodes, and half of the time from the clients too."""
+        """Cut nodes off from the others, and half of the time also from the clients."""
         assert self.wires is not None
-        with_clients = (RUNNER,) if self.chance.random() < 0.5 else ()
+        with_clients = (RUNNER,) if self.rng.random() < 0.5 else ()
         self.wires.cut_off(*nodes, *with_clients)
 
     def _cut_one_way(self, node: int) -> None:
         assert self.wires is not None
-        other = self.chance.choice([each for each in self.cluster.nodes if each != node])
-        self.wires.cut(*self.chance.choice(((node, other), (other, node))))
+        other = self.rng.choice([each for each in self.cluster.nodes if each != node])
+        self.wires.cut(*self.rng.choice(((node, other), (other, node))))
 
 
 def wait(seconds: float) -> None:
-    """The length of an outage is part of the fault: it is not a wait for something that could be observed."""
+    """Sleep for the length of an outage, which is part of the fault and not a wait for a condition."""
     time.sleep(seconds)

@@ -1,4 +1,4 @@
-"""A cluster whose nodes live in network namespaces, so that cables can be pulled."""
+"""A cluster whose nodes run in network namespaces, so that links can be cut."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class NamespacedCluster(Cluster):
-    """As `Cluster`, but node 1 has the first end of the wires for its network, and so on."""
+    """Like `Cluster`, but node 1 runs at end 1 of the wires, and so on."""
 
     def __init__(self, wires: Wires, brokers: int = 3, *, settings: Mapping[str, object] | None = None) -> None:
         self._wires = wires

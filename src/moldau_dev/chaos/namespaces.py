@@ -1,7 +1,7 @@
-"""A network of its own for every node: namespaces joined by a bridge, where any way between two can be cut in silence.
+"""Network namespaces for nodes, joined by a bridge; each direction between two can be cut silently.
 
-A cut needs nothing but `ip`: the sender is told a hardware address that nobody has, so that what it sends is lost one
-way only, and nobody hears of it. Delays and random loss need `tc netem`, where the kernel has it.
+A cut needs only `ip`: the neighbour entry of the sender gets an unused hardware address, so that its packets are lost
+in one direction without an error. Delays and random loss need `tc netem`, if the kernel has it.
 """
 
 import contextlib
@@ -10,12 +10,12 @@ import shutil
 import subprocess
 from typing import Final
 
-NOBODY: Final = "02:ff:ff:ff:ff:ff"
-RUNNER: Final = 0  # the end where this process lives
+UNUSED_HARDWARE_ADDRESS: Final = "02:ff:ff:ff:ff:ff"
+RUNNER: Final = 0  # the end of this process
 
 
 class Wires:
-    """Ends are numbered: 0 is this process, the others are nodes, each in a namespace of its own."""
+    """Ends are numbered: 0 is this process, the others are nodes, each in its own namespace."""
 
     def __init__(self, nodes: int) -> None:
         self._mark = os.getpid() % 60_000
@@ -26,7 +26,7 @@ class Wires:
 
     @staticmethod
     def are_allowed() -> bool:
-        """Whether this machine lets us make namespaces and links."""
+        """Whether this process may create namespaces and links."""
         if shutil.which("ip") is None or os.geteuid() != 0:
             return False
         name = f"mld-try-{os.getpid()}"
@@ -38,7 +38,7 @@ class Wires:
         return made
 
     def lay(self) -> None:
-        """Make everything; `remove` takes it away."""
+        """Create namespaces, links and bridge, until `remove`."""
         self.remove()
         _ip("link", "add", self._bridge, "type", "bridge")
         _ip("addr", "add", f"{self.address(RUNNER)}/24", "dev", self._bridge)
@@ -57,15 +57,15 @@ class Wires:
         return f"{self._net}.{end + 1}"
 
     def command(self, end: int) -> tuple[str, ...]:
-        """In front of a command that is to run at this end."""
+        """Return the prefix of a command to run at this end."""
         return ("ip", "netns", "exec", self._namespace(end))
 
     def cut(self, sender: int, receiver: int) -> None:
-        """What the one sends to the other is lost, until `mend`."""
-        self._tell(sender, receiver, NOBODY)
+        """Drop packets from sender to receiver until `mend`."""
+        self._set_neighbour(sender, receiver, UNUSED_HARDWARE_ADDRESS)
 
     def cut_off(self, *ends: int) -> None:
-        """These ends are cut from all others, both ways, and still reach each other."""
+        """Cut these ends off from all others in both directions; they still reach each other."""
         for one in ends:
             for other in self._ends:
                 if other not in ends:
@@ -73,16 +73,16 @@ class Wires:
                     self.cut(other, one)
 
     def delay(self, end: int, ms: int, spread_ms: int) -> None:
-        """What this end sends takes so much longer; only where `can_delay`."""
+        """Delay the packets that this end sends; only where `can_delay`."""
         how = ("delay", f"{ms}ms", f"{spread_ms}ms")
         self._run(end, "tc", "qdisc", "replace", "dev", "eth0", "root", "netem", *how)
 
     def mend(self) -> None:
-        """Every end knows where every other one is."""
+        """Remove all cuts and delays."""
         for one in self._ends:
             for other in self._ends:
                 if one != other:
-                    self._tell(one, other, self._hardware(other))
+                    self._set_neighbour(one, other, self._hardware(other))
         if self.can_delay:
             for end in self._ends[1:]:
                 self._run(end, "tc", "qdisc", "del", "dev", "eth0", "root", must=False)
@@ -103,7 +103,7 @@ class Wires:
                 return file.read().strip()
         return f"02:00:{self._mark >> 8 & 255:02x}:{self._mark & 255:02x}:00:{end:02x}"
 
-    def _tell(self, end: int, other: int, hardware: str) -> None:
+    def _set_neighbour(self, end: int, other: int, hardware: str) -> None:
         device = self._bridge if end == RUNNER else "eth0"
         self._run(
             end, "ip", "neigh", "replace", self.address(other), "lladdr", hardware, "dev", device, "nud", "permanent"

@@ -1,4 +1,4 @@
-"""A proxy in front of a broker that holds requests of some kinds back, and delivers them even after the client left."""
+"""A proxy in front of a broker that delays requests of some APIs, and delivers them even after the client has left."""
 
 import asyncio
 import contextlib
@@ -12,15 +12,15 @@ READY_S_MAX: Final = 10.0
 
 
 class HoldingProxy:
-    """Listens on a port of its own and passes frames on, in order. All methods may be called from any thread."""
+    """Listens on its own port and forwards frames in order. All methods are thread-safe."""
 
     def __init__(self, host: str, port: int, *, listen_port: int = 0) -> None:
         self.port = listen_port
-        self.held = 0  # how many requests were held back so far
-        self.delivered_late = 0  # of those, how many reached the broker after their client had gone
+        self.held = 0  # number of delayed requests
+        self.delivered_late = 0  # of those, delivered after the client had left
         self._upstream = (host, port)
         self._hold_s: dict[int, float] = {}
-        self._awaited: deque[int] = deque()  # kinds of which the next request is kept
+        self._awaited: deque[int] = deque()  # APIs of which the next request is held
         self._let_go = asyncio.Event()
         self._is_ready = threading.Event()
         self._loop = asyncio.new_event_loop()
@@ -30,24 +30,24 @@ class HoldingProxy:
     def start(self) -> "HoldingProxy":
         self._thread.start()
         if not self._is_ready.wait(READY_S_MAX):
-            raise OSError("the proxy does not listen")
+            raise OSError("the proxy could not listen")
         return self
 
     def hold(self, api_keys: Iterable[int], seconds: float) -> None:
-        """From now on, requests of these kinds wait so long before they go on."""
+        """Delay requests of these APIs from now on."""
         self._hold_s = dict.fromkeys(api_keys, seconds)
 
     def hold_next(self, api_key: int) -> None:
-        """The next request of this kind waits until `let_go`; those after it pass, on other connections."""
+        """Hold the next request of this API until `deliver_held`; later ones pass on other connections."""
         self._awaited.append(api_key)
 
-    def let_go(self) -> None:
-        """What `hold_next` keeps goes on now."""
+    def deliver_held(self) -> None:
+        """Forward the requests held by `hold_next`."""
         self._awaited.clear()
         self._loop.call_soon_threadsafe(self._deliver)
 
     def release(self) -> None:
-        """New requests pass at once; those that are held wait out their time."""
+        """Stop delaying new requests; delayed ones wait for their time."""
         self._hold_s = {}
 
     def _deliver(self) -> None:
@@ -83,18 +83,18 @@ class HoldingProxy:
         except OSError:
             writer.close()
             return
-        answers = self._loop.create_task(self._pass_answers(upstream_reader, writer))
+        answers = self._loop.create_task(self._forward_responses(upstream_reader, writer))
         try:
-            await self._pass_requests(reader, writer, upstream_writer)
+            await self._forward_requests(reader, writer, upstream_writer)
         finally:
             upstream_writer.close()
             answers.cancel()
             writer.close()
 
-    async def _pass_requests(
+    async def _forward_requests(
         self, reader: asyncio.StreamReader, client: asyncio.StreamWriter, upstream: asyncio.StreamWriter
     ) -> None:
-        """Frame by frame. What was taken from the client is delivered, though the client may have gone meanwhile."""
+        """Forward requests frame by frame, even if the client has left meanwhile."""
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             while True:
                 prefix = await reader.readexactly(4)
@@ -108,7 +108,7 @@ class HoldingProxy:
                 await upstream.drain()
 
     async def _hold(self, api_key: int) -> bool:
-        """As long as was asked for requests of this kind; says whether that was at all."""
+        """Delay a request as configured for its API; return whether it was delayed."""
         wait_s = self._hold_s.get(api_key, 0.0)
         is_awaited = api_key in self._awaited
         if is_awaited:
@@ -120,7 +120,7 @@ class HoldingProxy:
             await asyncio.sleep(wait_s)
         return is_awaited or wait_s > 0
 
-    async def _pass_answers(self, upstream: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _forward_responses(self, upstream: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while part := await upstream.read(65_536):
                 writer.write(part)

@@ -20,7 +20,7 @@ from typing import Final
 from moldau.testing.cluster import Cluster
 from moldau_dev.chaos.audit import Audit, audit
 from moldau_dev.chaos.clients import RecordedConsumer, RecordedProducer, read_everything
-from moldau_dev.chaos.faults import Cell, Faults, cells, wait
+from moldau_dev.chaos.faults import FaultCase, Faults, fault_cases, wait
 from moldau_dev.chaos.namespaced_cluster import NamespacedCluster
 from moldau_dev.chaos.namespaces import Wires
 from moldau_dev.history.anomalies import Report
@@ -47,11 +47,11 @@ SETTINGS: Final = {
 
 @dataclass(slots=True)
 class Result:
-    """All that a run came to."""
+    """The result of a run."""
 
     seconds: float = 0.0
     fired: dict[str, int] = field(default_factory=dict)
-    gaps_s: dict[str, list[float]] = field(default_factory=dict)  # by cell: how long no write was acknowledged
+    gaps_s: dict[str, list[float]] = field(default_factory=dict)  # times without an acknowledgement, by fault
     problems: list[str] = field(default_factory=list)
     report: Report | None = None
     audit: Audit | None = None
@@ -66,8 +66,8 @@ class Result:
         lines = [f"{'good' if self.is_good else 'BAD'}: {faults} faults in {self.seconds:.0f} s"]
         for cell, count in sorted(self.fired.items()):
             gaps = sorted(self.gaps_s.get(cell, []))
-            told = f", longest time without an acknowledgement {gaps[-1]:.2f} s" if gaps else ""
-            lines.append(f"  {count:4} x {cell}{told}")
+            gap = f", longest time without an acknowledgement {gaps[-1]:.2f} s" if gaps else ""
+            lines.append(f"  {count:4} x {cell}{gap}")
         lines += [f"problem: {problem}" for problem in self.problems]
         lines += [self.report.text()] if self.report else []
         lines += [self.audit.text()] if self.audit else []
@@ -79,8 +79,8 @@ class Result:
 class Chaos:
     """One run, from the first write to the audit."""
 
-    def __init__(self, cluster: Cluster, faults: Faults, folder: Path, chance: random.Random) -> None:
-        self.cluster, self.faults, self.chance = cluster, faults, chance
+    def __init__(self, cluster: Cluster, faults: Faults, folder: Path, rng: random.Random) -> None:
+        self.cluster, self.faults, self.rng = cluster, faults, rng
         self.result = Result()
         self._history = folder / "history.jsonl"
         self._recorder = Recorder(self._history)
@@ -91,30 +91,30 @@ class Chaos:
             )
             for number in range(1, PRODUCERS + 1)
         ]
-        strategy = chance.choice(("range,roundrobin", "cooperative-sticky"))
+        strategy = rng.choice(("range,roundrobin", "cooperative-sticky"))
         self.consumers = [
             RecordedConsumer(f"member-{number}", servers, GROUP, TOPIC, self._recorder, strategy)
             for number in range(1, CONSUMERS + 1)
         ]
 
-    def run(self, plan: Iterator[Cell], seconds: float) -> Result:
+    def run(self, plan: Iterator[FaultCase], seconds: float) -> Result:
         started = time.monotonic()
         for client in self._clients():
             client.start()
         self._await_progress("at the start")
         while time.monotonic() - started < seconds and not self.result.problems:
-            self._suffer(next(plan))
+            self._inject(next(plan))
         self.result.seconds = time.monotonic() - started
         self.result.fired = dict(self.faults.fired)
-        self._come_to_rest()
-        self._judge()
+        self._finish()
+        self._check()
         return self.result
 
     def _clients(self) -> "list[RecordedProducer | RecordedConsumer]":
         return [*self.producers, *self.consumers]
 
-    def _suffer(self, cell: Cell) -> None:
-        """One fault, from before it to the first progress after it has been healed."""
+    def _inject(self, cell: FaultCase) -> None:
+        """Inject one fault, heal it, and wait for progress."""
         for producer in self.producers:
             producer.longest_gap_s()
         nodes = self.faults.strike(cell)
@@ -123,7 +123,7 @@ class Chaos:
         self._await_progress(f"after {cell} on {nodes}")
         gap = max(producer.longest_gap_s() for producer in self.producers)
         self.result.gaps_s.setdefault(str(cell), []).append(gap)
-        if self.chance.random() < 0.5:
+        if self.rng.random() < 0.5:
             self.cluster.wait_until_in_sync()
 
     def _await_progress(self, when: str) -> None:
@@ -131,8 +131,8 @@ class Chaos:
             if not producer.wait_for_more(PROGRESS_RECORDS, PROGRESS_S_MAX):
                 self.result.problems.append(f"{producer.name} makes no progress {when}")
 
-    def _come_to_rest(self) -> None:
-        """All clients finish; a last reader sees everything."""
+    def _finish(self) -> None:
+        """Finish all clients; a final reader reads all records."""
         self.faults.heal()
         self.cluster.wait_until_in_sync()
         for producer in self.producers:
@@ -159,19 +159,19 @@ class Chaos:
     def _read_up_to(self, partition: int) -> int:
         return max(consumer.ends.get(f"{TOPIC}-{partition}", 0) for consumer in self.consumers)
 
-    def _judge(self) -> None:
+    def _check(self) -> None:
         self.result.report = check(load(self._history), is_complete=True)
         self.result.audit = audit([self.cluster[node].data for node in self.cluster.nodes])
 
 
 def chaos(minutes: float, *, seed: int, uses_namespaces: bool, folder: Path, only: str = "") -> Result:
-    """Make a cluster, trouble it for so long, and judge what is left."""
-    chance = random.Random(seed)
+    """Run a cluster under faults for a time, and check the result."""
+    rng = random.Random(seed)
     with _cluster(uses_namespaces) as (cluster, wires):
         cluster.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3, min_insync_replicas=2)
-        faults = Faults(cluster, TOPIC, chance, wires)
-        chosen = [cell for cell in cells(has_wires=wires is not None) if only in str(cell)]
-        return Chaos(cluster, faults, folder, chance).run(_plan(chosen, chance), minutes * 60)
+        faults = Faults(cluster, TOPIC, rng, wires)
+        chosen = [cell for cell in fault_cases(has_wires=wires is not None) if only in str(cell)]
+        return Chaos(cluster, faults, folder, rng).run(_plan(chosen, rng), minutes * 60)
 
 
 @contextmanager
@@ -184,19 +184,19 @@ def _cluster(uses_namespaces: bool) -> Iterator[tuple[Cluster, Wires | None]]:
         yield cluster, wires
 
 
-def _plan(chosen: Sequence[Cell], chance: random.Random) -> Iterator[Cell]:
-    """Every cell once in a random order, then again."""
+def _plan(chosen: Sequence[FaultCase], rng: random.Random) -> Iterator[FaultCase]:
+    """Yield every fault once in random order, then again."""
     while True:
-        yield from chance.sample(chosen, len(chosen))
+        yield from rng.sample(chosen, len(chosen))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m moldau_dev.chaos.run", description=__doc__)
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
-    parser.add_argument("--namespaces", action="store_true", help="each node in a network of its own, with cuts")
-    parser.add_argument("--only", default="", help="faults whose name has this in it: 'kill', 'leader'")
-    parser.add_argument("--keep", type=Path, help="where the history is kept")
+    parser.add_argument("--namespaces", action="store_true", help="run nodes in network namespaces, with cuts")
+    parser.add_argument("--only", default="", help="only faults whose name contains this: 'kill', 'leader'")
+    parser.add_argument("--keep", type=Path, help="directory for the history")
     options = parser.parse_args(arguments)
     uses_namespaces = options.namespaces and Wires.are_allowed()
     if options.namespaces and not uses_namespaces:

@@ -1,4 +1,4 @@
-"""What clients saw of a cluster, written down as it happened and checked afterwards.
+"""Record what clients observe of a cluster, and check it for anomalies.
 
-`recorder` writes one line of JSON per event, `checker` finds what no right cluster can have answered.
+`recorder` writes one line of JSON per event, `checker` finds responses that no correct cluster gives.
 """

@@ -1,4 +1,4 @@
-"""What a right cluster never does, by name, and the report of what was found."""
+"""The anomalies by name, and the report of a check."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ SHOWN_MAX: Final = 20
 
 
 class Name(Enum):
-    """Every anomaly that the checker knows."""
+    """The anomalies that the checker detects."""
 
     INCONSISTENT_OFFSETS = "inconsistent offsets"
     DUPLICATE = "duplicate"
@@ -28,7 +28,7 @@ class Name(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """One finding, with the key it concerns and what was seen."""
+    """One finding: the key and the observation."""
 
     name: Name
     key: str
@@ -40,13 +40,13 @@ class Anomaly:
 
 @dataclass(slots=True)
 class Report:
-    """What a history came to. One without acknowledged writes or reads proves nothing."""
+    """The result of a check. Without acknowledged writes and reads it is inconclusive."""
 
     anomalies: list[Anomaly] = field(default_factory=list)
     acknowledged: int = 0
     failed: int = 0
     unknown: int = 0
-    read: int = 0  # records, each time they were read
+    read: int = 0  # records, counted at each read
 
     @property
     def is_valid(self) -> bool:
@@ -60,10 +60,10 @@ class Report:
         return dict(Counter(anomaly.name.value for anomaly in self.anomalies))
 
     def text(self) -> str:
-        """For people: the numbers, then the first findings of each kind."""
+        """Format the counts and the first findings of each kind."""
         verdict = "valid" if self.is_valid else "INVALID"
         if not self.proves_something:
-            verdict = "unknown: nothing was acknowledged, or nothing read"
+            verdict = "inconclusive: no write was acknowledged, or no record read"
         lines = [
             f"{verdict}: {self.acknowledged} acknowledged, {self.failed} failed, {self.unknown} unknown, "
             f"{self.read} records read",

@@ -1,4 +1,4 @@
-"""A history read back: each invocation beside what came of it, and the sends and polls that it consisted of."""
+"""A history as attempts: each invocation with its completion, its sends and its polls."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -7,16 +7,16 @@ from typing import Any, Final
 
 from moldau_dev.history.operations import Kind, Operation, Read, Reads, Value
 
-NEVER: Final = 1 << 62  # the index of a completion that did not come
+NEVER: Final = 1 << 62  # the index of a missing completion
 
 
 class Unreadable(ValueError):
-    """This is not a history: a completion without its invocation, or a value written twice."""
+    """Not a valid history: a completion without invocation, or a value written twice."""
 
 
 @dataclass(slots=True)
 class Send:
-    """One record on its way to one key. The offset is known only if it was told."""
+    """One record sent to a key. The offset is known only if the response had it."""
 
     key: str
     value: Value
@@ -25,7 +25,7 @@ class Send:
 
 @dataclass(slots=True)
 class Attempt:
-    """An operation from its invocation to its completion. Without one, nobody knows: `INFO`."""
+    """An operation from its invocation to its completion. Without completion the outcome is unknown: `INFO`."""
 
     process: str
     f: str
@@ -48,7 +48,7 @@ class Attempt:
 
 
 def load(path: Path | str) -> list[Attempt]:
-    """The attempts of a history file. A last line that was torn by a crash is passed over."""
+    """Load the attempts of a history file; ignore a last line torn by a crash."""
     lines = Path(path).read_text().splitlines()
     operations = [Operation.parse(line) for line in lines[:-1]]
     if lines and lines[-1].endswith("}"):
@@ -57,26 +57,26 @@ def load(path: Path | str) -> list[Attempt]:
 
 
 def pair(operations: Iterable[Operation]) -> list[Attempt]:
-    """Completions find their invocations: sends by what is sent, all else by process, one at a time."""
+    """Match completions with invocations: sends by value, other operations by process."""
     attempts: list[Attempt] = []
     open_attempts: dict[tuple[str, ...], Attempt] = {}
     sent: dict[tuple[str, Value], None] = {}
     for operation in operations:
-        ticket = _ticket(operation)
+        identity = _identity(operation)
         if operation.kind is Kind.INVOKE:
-            if ticket in open_attempts:
-                raise Unreadable(f"line {operation.index}: {operation.process} has this under way already")
+            if identity in open_attempts:
+                raise Unreadable(f"line {operation.index}: {operation.process} already has this operation open")
             attempt = Attempt(operation.process, operation.f, operation.index, operation.value)
-            _take_parts(attempt, operation.value)
-            _refuse_repeated(attempt, sent)
-            open_attempts[ticket] = attempt
+            _set_parts(attempt, operation.value)
+            _reject_repeated(attempt, sent)
+            open_attempts[identity] = attempt
             attempts.append(attempt)
         else:
-            _complete(open_attempts.pop(ticket, None), operation)
+            _complete(open_attempts.pop(identity, None), operation)
     return attempts
 
 
-def _ticket(operation: Operation) -> tuple[str, ...]:
+def _identity(operation: Operation) -> tuple[str, ...]:
     if operation.f == "send":
         return (operation.process, "send", operation.value["key"], repr(operation.value["value"]))
     return (operation.process, operation.f)
@@ -84,15 +84,15 @@ def _ticket(operation: Operation) -> tuple[str, ...]:
 
 def _complete(attempt: Attempt | None, operation: Operation) -> None:
     if attempt is None:
-        raise Unreadable(f"line {operation.index}: {operation.process} completes what it never began")
+        raise Unreadable(f"line {operation.index}: {operation.process} completes an operation that it did not invoke")
     attempt.kind, attempt.completed = operation.kind, operation.index
     if operation.kind is not Kind.FAIL and operation.value is not None:
         attempt.value = operation.value
-        _take_parts(attempt, operation.value)
+        _set_parts(attempt, operation.value)
 
 
-def _take_parts(attempt: Attempt, value: Any) -> None:
-    """The sends and polls of an operation, as far as they are known yet."""
+def _set_parts(attempt: Attempt, value: Any) -> None:
+    """Set the sends and polls of an operation, as far as known."""
     if attempt.f == "send":
         attempt.sends = [Send(value["key"], value["value"], _known(value.get("offset")))]
     elif attempt.f == "poll":
@@ -108,7 +108,7 @@ def _send(step: list[Any]) -> Send:
 
 
 def _known(offset: int | None) -> int | None:
-    """A client whose retry was answered as a duplicate may not have been told the offset."""
+    """Return the offset, or None if it is unknown: the response to a duplicate may lack it."""
     return offset if offset is not None and offset >= 0 else None
 
 
@@ -116,8 +116,8 @@ def _reads(value: dict[str, list[list[Any]]]) -> Reads:
     return {key: [(offset, read) for offset, read in reads] for key, reads in value.items()}
 
 
-def _refuse_repeated(attempt: Attempt, sent: dict[tuple[str, Value], None]) -> None:
+def _reject_repeated(attempt: Attempt, sent: dict[tuple[str, Value], None]) -> None:
     for send in attempt.sends:
         if (send.key, send.value) in sent:
-            raise Unreadable(f"{send.value!r} is sent to {send.key} twice, so nobody can tell a duplicate")
+            raise Unreadable(f"{send.value!r} is sent to {send.key} twice, so duplicates cannot be detected")
         sent[send.key, send.value] = None

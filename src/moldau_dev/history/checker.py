@@ -1,4 +1,4 @@
-"""Every check over one history: `python -m moldau_dev.history.checker FILE [--complete]`."""
+"""Run all checks on a history: `python -m moldau_dev.history.checker FILE [--complete]`."""
 
 import argparse
 import sys
@@ -16,10 +16,10 @@ from moldau_dev.history.transactions import circular_flows, exactly_once, torn_t
 
 
 def check(attempts: Sequence[Attempt], *, is_complete: bool = False, counts_writes: bool = False) -> Report:
-    """What is wrong with a history.
+    """Check a history and return the report.
 
-    `is_complete`: it goes on until everything was read, so what was not read by then is missing. `counts_writes`: the
-    order of writes joins the search for circles.
+    `is_complete`: the history ends after all records were read, so unread ones are missing. `counts_writes`: the order
+    of writes is part of the search for cycles.
     """
     contents = Contents(attempts)
     writes = [attempt for attempt in attempts if attempt.sends]
@@ -50,7 +50,7 @@ def check(attempts: Sequence[Attempt], *, is_complete: bool = False, counts_writ
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m moldau_dev.history.checker", description=__doc__)
     parser.add_argument("history", type=Path)
-    parser.add_argument("--complete", action="store_true", help="all that was acknowledged must have been read")
+    parser.add_argument("--complete", action="store_true", help="require that all acknowledged records were read")
     options = parser.parse_args(arguments)
     report = check(load(options.history), is_complete=options.complete)
     sys.stdout.write(report.text() + "\n")

@@ -1,4 +1,4 @@
-"""All that a history tells about the logs: what was written where, who read it, and how far."""
+"""The content of the logs according to a history: records, their offsets and their readers."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from moldau_dev.history.operations import Kind, Read, Value
 
 @dataclass(slots=True)
 class Readers:
-    """Those who share the work of reading: one consumer group, or everybody together."""
+    """A set of readers: one consumer group, or all clients."""
 
     name: str
     topics: tuple[str, ...] = ()
@@ -17,7 +17,7 @@ class Readers:
     lowest: dict[str, int] = field(default_factory=dict)
     highest: dict[str, int] = field(default_factory=dict)
 
-    def see(self, key: str, read: Read) -> None:
+    def add(self, key: str, read: Read) -> None:
         offset, value = read
         self.seen.setdefault(key, {})[value] = None
         self.lowest[key] = min(self.lowest.get(key, offset), offset)
@@ -31,14 +31,14 @@ class Readers:
 
 
 class Contents:
-    """Built once from the attempts; the checks only look."""
+    """Built once from the attempts; checks only read it."""
 
     def __init__(self, attempts: Sequence[Attempt]) -> None:
         self.attempts = attempts
         self.writers: dict[tuple[str, Value], Attempt] = {}
         self.values_at: dict[str, dict[int, dict[Value, None]]] = {}
         self.offsets_of: dict[str, dict[Value, dict[int, None]]] = {}
-        self.everybody = Readers("everybody")
+        self.all_readers = Readers("all readers")
         self.groups: dict[str, Readers] = {}
         self.records_read = 0
         self._group_of: dict[str, Readers] = {}
@@ -46,12 +46,12 @@ class Contents:
             self._take(attempt)
         for attempt in attempts:
             if attempt.kind is Kind.INFO and self.is_visible(attempt):
-                self._take_reads(attempt)  # a transaction of which nobody was told, but it happened
+                self._take_reads(attempt)  # a transaction without response that was committed
         self.known_offsets = {key: sorted(values) for key, values in self.values_at.items()}
 
     def readers(self) -> Iterator[Readers]:
-        """Everybody together, then each group by itself."""
-        yield self.everybody
+        """Yield all readers together, then each group."""
+        yield self.all_readers
         yield from self.groups.values()
 
     def acknowledged(self) -> Iterator[tuple[Attempt, Send]]:
@@ -61,8 +61,8 @@ class Contents:
         return ((attempt, key, read) for attempt in self.attempts if attempt.is_ok for key, read in attempt.reads())
 
     def is_visible(self, attempt: Attempt) -> bool:
-        """Whether it happened, as far as anybody can tell: it was acknowledged, or something of it was read."""
-        return attempt.is_ok or any(self.everybody.has_seen(send.key, send.value) for send in attempt.sends)
+        """Whether it is known to have happened: it was acknowledged, or a part of it was read."""
+        return attempt.is_ok or any(self.all_readers.has_seen(send.key, send.value) for send in attempt.sends)
 
     def _take(self, attempt: Attempt) -> None:
         for send in attempt.sends:
@@ -90,6 +90,6 @@ class Contents:
 
     def _see(self, process: str, key: str, read: Read) -> None:
         self.records_read += 1
-        self.everybody.see(key, read)
+        self.all_readers.add(key, read)
         if process in self._group_of:
-            self._group_of[process].see(key, read)
+            self._group_of[process].add(key, read)

@@ -1,4 +1,4 @@
-"""Where records are: one value at an offset, one offset for a value, and later writes above earlier ones."""
+"""Checks of offsets: one value per offset, one offset per value, and increasing offsets in real time."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from moldau_dev.history.contents import Contents
 
 
 def inconsistent_offsets(contents: Contents) -> Iterator[Anomaly]:
-    """Two values at one offset: somebody was told of a record that was replaced."""
+    """Find two values at one offset: an observed record was replaced."""
     for key, values_at in contents.values_at.items():
         for offset, values in values_at.items():
             if len(values) > 1:
@@ -16,7 +16,7 @@ def inconsistent_offsets(contents: Contents) -> Iterator[Anomaly]:
 
 
 def duplicates(contents: Contents) -> Iterator[Anomaly]:
-    """One value at two offsets: a retry was appended again."""
+    """Find one value at two offsets: a retry was appended twice."""
     for key, offsets_of in contents.offsets_of.items():
         for value, offsets in offsets_of.items():
             if len(offsets) > 1:
@@ -24,29 +24,29 @@ def duplicates(contents: Contents) -> Iterator[Anomaly]:
 
 
 def acknowledged_below(contents: Contents) -> Iterator[Anomaly]:
-    """Real time: a write lands above everything that was acknowledged before it began."""
+    """Find writes at or below an offset that was acknowledged before they began."""
     highest: dict[str, int] = {}
     floors: dict[int, dict[str, int]] = {}
-    for _, is_begin, attempt in _moments(contents):
+    for _, is_begin, attempt in _events(contents):
         if is_begin:
             floors[attempt.invoked] = {send.key: highest.get(send.key, -1) for send in attempt.sends}
             continue
         floor = floors.pop(attempt.invoked)
         for send in attempt.sends:
             if send.offset is not None and send.offset <= floor[send.key]:
-                seen = f"{send.value!r} at {send.offset}, begun after {floor[send.key]} was acknowledged"
+                seen = f"{send.value!r} at {send.offset}, started after {floor[send.key]} was acknowledged"
                 yield Anomaly(Name.ACKED_BELOW, send.key, seen)
         for send in attempt.sends:
             if send.offset is not None:
                 highest[send.key] = max(highest.get(send.key, -1), send.offset)
 
 
-def _moments(contents: Contents) -> list[tuple[int, bool, Attempt]]:
-    """Beginnings and ends of acknowledged writes, in the order in which they happened."""
+def _events(contents: Contents) -> list[tuple[int, bool, Attempt]]:
+    """Return the starts and ends of acknowledged writes in order."""
     writes = [attempt for attempt in contents.attempts if attempt.is_ok and attempt.sends]
     begins = [(attempt.invoked, True, attempt) for attempt in writes]
     ends = [(attempt.completed, False, attempt) for attempt in writes]
-    return sorted(begins + ends, key=lambda moment: moment[0])
+    return sorted(begins + ends, key=lambda event: event[0])
 
 
 def _list(things: dict[int, None] | dict[int | str, None]) -> str:

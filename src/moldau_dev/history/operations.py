@@ -1,4 +1,4 @@
-"""The lines of a history: who asked for what, and what came of it.
+"""The lines of a history: the operations of clients and their results.
 
 {"index": 7, "time_ns": 12, "process": "producer-1", "type": "invoke", "f": "send", "value": {"key": "a-0", "value": 5}}
 
@@ -7,12 +7,12 @@ send        {key, value}                    {key, value, offset}
 poll        null                            {key: [[offset, value], …], …}
 txn         [["send", key, value],          [["send", key, [offset, value]],
              ["poll"], …]                    ["poll", {key: [[offset, value], …]}], …]
-assign      [key, …] it reads from now on   the same; what is not named has lost its position
+assign      [key, …] it reads from now on   the same; other keys lose their positions
 subscribe   {"group": name, "topics": […]}  the same
-crash       null                            the client was thrown away with all it had under way
+crash       null                            the client was discarded with its open operations
 
-A key is a partition, `topic-0`; a value is written to a key once only. `fail` means that it provably did not happen,
-`info` that nobody knows.
+A key is a partition, `topic-0`; a value is written to a key once only. `fail` means that it certainly did not happen,
+`info` that the outcome is unknown.
 """
 
 import json
@@ -21,12 +21,12 @@ from enum import Enum
 from typing import Any
 
 Value = int | str
-Read = tuple[int, Value]  # the offset and what was there
+Read = tuple[int, Value]  # offset and value
 Reads = dict[str, list[Read]]
 
 
 class Kind(Enum):
-    """Where an operation stands."""
+    """The state of an operation."""
 
     INVOKE = "invoke"
     OK = "ok"
@@ -36,7 +36,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One line."""
+    """One line of a history."""
 
     index: int
     time_ns: int

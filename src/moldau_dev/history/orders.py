@@ -1,4 +1,4 @@
-"""The order in which one client sees and writes: forward only, and nothing left out."""
+"""Checks of the order in which one client reads and writes."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
@@ -9,9 +9,9 @@ from moldau_dev.history.contents import Contents
 
 
 def poll_order(contents: Contents) -> Iterator[Anomaly]:
-    """Skips and steps back between the records that one client reads of a key, as long as it keeps the key."""
+    """Find skips and steps back in the records that one client reads of a key while it is assigned."""
     positions: dict[str, dict[str, int]] = {}
-    # As they ended: an assignment is told in the middle of the poll that then reads by it.
+    # By completion: an assignment is recorded in the middle of the poll that uses it.
     for attempt in sorted(contents.attempts, key=lambda attempt: attempt.completed):
         position = positions.setdefault(attempt.process, {})
         if attempt.f == "crash":
@@ -20,28 +20,28 @@ def poll_order(contents: Contents) -> Iterator[Anomaly]:
             for key in [key for key in position if key not in attempt.value]:
                 del position[key]
         elif attempt.is_ok:
-            yield from _follow(contents, attempt, position)
+            yield from _check_reads(contents, attempt, position)
 
 
-def _follow(contents: Contents, attempt: Attempt, position: dict[str, int]) -> Iterator[Anomaly]:
+def _check_reads(contents: Contents, attempt: Attempt, position: dict[str, int]) -> Iterator[Anomaly]:
     for key, (offset, _) in attempt.reads():
         last = position.get(key)
         if last is not None and offset <= last:
             yield Anomaly(Name.NON_MONOTONIC_POLL, key, f"{attempt.process} read {offset} after {last}")
         elif last is not None and (missing := _known_between(contents, key, last, offset)):
-            seen = f"{attempt.process} read {offset} after {last}, but {missing} lie between"
+            seen = f"{attempt.process} read {offset} after {last}, skipping {missing} records"
             yield Anomaly(Name.POLL_SKIP, key, seen)
         position[key] = offset
 
 
 def _known_between(contents: Contents, key: str, last: int, offset: int) -> int:
-    """How many records there are that a reader should have met on the way; markers leave gaps of their own."""
+    """Count the known records between two offsets; markers leave gaps that are no records."""
     known = contents.known_offsets.get(key, [])
     return bisect_left(known, offset) - bisect_right(known, last)
 
 
 def non_monotonic_sends(contents: Contents) -> Iterator[Anomaly]:
-    """What one client sends to a key lands in the order in which it was sent."""
+    """Find records of one client and key that were appended out of order."""
     last: dict[tuple[str, str], int] = {}
     for attempt in contents.attempts:
         if not attempt.is_ok:

@@ -1,4 +1,4 @@
-"""Writes a history while it happens. A line is with the kernel before its request leaves, so no death takes it."""
+"""Writes a history. A line is written to the kernel before its request is sent, so that a crash cannot lose it."""
 
 import os
 import threading
@@ -11,7 +11,7 @@ from moldau_dev.history.operations import Kind, Operation
 
 
 class Recorder:
-    """One file; many threads may write to it. `invoke` returns once the line cannot be lost with this process."""
+    """Appends to one file, from any thread. After `invoke` the line survives a crash of this process."""
 
     def __init__(self, path: Path | str, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.path = Path(path)
@@ -21,22 +21,22 @@ class Recorder:
         self._index = 0
 
     def invoke(self, process: str, f: str, value: Any = None) -> None:
-        """Before the request leaves."""
+        """Call before the request is sent."""
         self._write(process, Kind.INVOKE, f, value)
 
     def ok(self, process: str, f: str, value: Any = None) -> None:
         self._write(process, Kind.OK, f, value)
 
     def fail(self, process: str, f: str, value: Any = None) -> None:
-        """It did not happen, and never will."""
+        """The operation certainly did not and will not happen."""
         self._write(process, Kind.FAIL, f, value)
 
     def info(self, process: str, f: str, value: Any = None) -> None:
-        """Nobody knows if it happened, or will."""
+        """The outcome is unknown."""
         self._write(process, Kind.INFO, f, value)
 
     def note(self, process: str, f: str, value: Any = None) -> None:
-        """For what cannot fail: an assignment that was taken, a client that was thrown away."""
+        """Record an event that cannot fail, such as an assignment or a discarded client."""
         self._write(process, Kind.INVOKE, f, value)
         self._write(process, Kind.OK, f, value)
 
@@ -53,7 +53,7 @@ class Recorder:
         self.close()
 
     def _write(self, process: str, kind: Kind, f: str, value: Any) -> None:
-        # Time and place are taken together: the order of the lines is the order of the events.
+        # Under the lock: the order of the lines is the order of the timestamps.
         with self._lock:
             line = Operation(self._index, self._now_ns(), process, kind, f, value).line() + "\n"
             self._index += 1

@@ -1,4 +1,4 @@
-"""Transactions: all of one or nothing, no circular flow of information, and each input used once."""
+"""Checks of transactions: atomic, without cyclic information flow, each input processed once."""
 
 from collections.abc import Iterator
 
@@ -10,10 +10,10 @@ Graph = dict[int, dict[int, None]]
 
 
 def torn_transactions(contents: Contents, *, is_complete: bool) -> Iterator[Anomaly]:
-    """Some of a transaction was read and some of it never will be.
+    """Find transactions of which some records were read and others never will be.
 
-    That is certain of a record when another one was read that began to be sent after the transaction had been seen;
-    and of every unread record if the history goes on until all has been read.
+    That is certain for a record if a later read returned a record whose send began after the transaction was seen, and
+    for every unread record of a complete history.
     """
     first_read, latest_begin = _first_reads(contents), _latest_begins(contents)
     for attempt in contents.attempts:
@@ -26,12 +26,12 @@ def torn_transactions(contents: Contents, *, is_complete: bool) -> Iterator[Anom
             if (send.key, send.value) in first_read:
                 continue
             if is_complete or latest_begin.get(send.key, -1) > min(reads):
-                seen = f"{send.value!r} of a transaction of {attempt.process} was not read, {len(reads)} of it were"
+                seen = f"{send.value!r} of a transaction of {attempt.process} was not read, {len(reads)} others were"
                 yield Anomaly(Name.TORN_TRANSACTION, send.key, seen)
 
 
 def _first_reads(contents: Contents) -> dict[tuple[str, int | str], int]:
-    """When each record was first read by anybody."""
+    """Return the time of the first read of each record."""
     first: dict[tuple[str, int | str], int] = {}
     for attempt, key, (_, value) in contents.ok_reads():
         place = (key, value)
@@ -40,7 +40,7 @@ def _first_reads(contents: Contents) -> dict[tuple[str, int | str], int]:
 
 
 def _latest_begins(contents: Contents) -> dict[str, int]:
-    """By key: the latest beginning of a write that was read."""
+    """Return the latest start of a write that was read, by key."""
     latest: dict[str, int] = {}
     for _, key, (_, value) in contents.ok_reads():
         writer = contents.writers.get((key, value))
@@ -50,15 +50,15 @@ def _latest_begins(contents: Contents) -> dict[str, int]:
 
 
 def circular_flows(contents: Contents, *, counts_writes: bool) -> Iterator[Anomaly]:
-    """G1c: transactions that each read what another one wrote, in a circle.
+    """G1c: find cycles of transactions that read each other's writes.
 
-    Kafka lets transactions write between each other's records, so the order of writes counts only if asked for.
+    Kafka interleaves the records of transactions, so the order of writes counts only with `counts_writes`.
     """
     graph = _read_edges(contents)
     if counts_writes:
         _add_write_edges(contents, graph)
-    for circle in _circles(graph):
-        yield Anomaly(Name.G1C, "-", f"the transactions begun at {sorted(circle)} depend on each other")
+    for cycle in _cycles(graph):
+        yield Anomaly(Name.G1C, "-", f"the transactions started at {sorted(cycle)} depend on each other")
 
 
 def _read_edges(contents: Contents) -> Graph:
@@ -82,7 +82,7 @@ def _add_write_edges(contents: Contents, graph: Graph) -> None:
             before = writer
 
 
-def _circles(graph: Graph) -> Iterator[list[int]]:
+def _cycles(graph: Graph) -> Iterator[list[int]]:
     """Strongly connected parts of more than one: Tarjan's way, with a stack of our own."""
     order: dict[int, int] = {}
     lowest: dict[int, int] = {}
