@@ -1,4 +1,4 @@
-"""The small Python API against a real broker."""
+"""The Python API against a real broker."""
 
 import random
 from collections.abc import Iterator
@@ -196,7 +196,7 @@ def test_waiting_publish_returns_its_own_result(connection: Connection) -> None:
         return [send(which) for _ in range(30)]
 
     def send(which: int) -> str:
-        try:  # a partition for each kind: a batch is refused as a whole
+        try:  # one partition per case: a batch is rejected as a whole
             place = connection.publish("letters", letters[which], partition=which, waits=True)
         except Failed as failed:
             return str(failed)
@@ -207,7 +207,7 @@ def test_waiting_publish_returns_its_own_result(connection: Connection) -> None:
         told = list(threads.map(send_many, [0, 1, 0, 1]))
     assert set(told[0] + told[2]) == {"letters"}
     assert set(told[1] + told[3]) == {"letters: Broker: Message size too large"}
-    connection.flush()  # those failures were told
+    connection.flush()  # those failures were raised already
 
 
 @pytest.mark.proves("A2", part="publish and consume")

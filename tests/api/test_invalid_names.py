@@ -1,4 +1,4 @@
-"""Names that librdkafka cannot take: over some it would end the whole program, others it would cut and go on with."""
+"""Names that would crash librdkafka, or that it would truncate, are rejected."""
 
 import subprocess
 import sys
@@ -60,4 +60,4 @@ def test_cli_group_that_is_not_utf8_is_a_usage_error() -> None:
 
 
 def test_log_level_setting_keeps_its_name() -> None:
-    moldau.connect(NOBODY, log_level=0).close()  # librdkafka refuses a setting that it does not know
+    moldau.connect(NOBODY, log_level=0).close()  # librdkafka rejects unknown settings

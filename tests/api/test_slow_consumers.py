@@ -1,4 +1,4 @@
-"""Consumers that take their time: they stay in their group, and what they did is remembered."""
+"""Slow consumers keep their group membership and their progress."""
 
 import threading
 import time
@@ -29,7 +29,7 @@ def connection() -> Iterator[Connection]:
 
 @pytest.fixture(scope="module")
 def slow_to_join() -> Iterator[Connection]:
-    """A new group waits for further members, as it does wherever nobody set it otherwise."""
+    """A new group waits for further members, as with Kafka's default."""
     with (
         Broker(settings={"group.initial.rebalance.delay.ms": 3000, "offsets.topic.num.partitions": 3}) as broker,
         moldau.connect(broker.bootstrap_servers) as connection,

@@ -1,4 +1,4 @@
-"""Scripted brokers on a simulated network, for the tests of the asynchronous client."""
+"""Scripted brokers on a simulated network, for tests of the asyncio client."""
 
 import random
 from collections import Counter
@@ -22,7 +22,7 @@ APIS = (0, 1, 2, 3, 8, 9, 10, 15, 16, 18, 19, 20, 22, 32, 42, 43, 44, 45, 46, 47
 
 
 class Script:
-    """What the brokers of a scripted cluster answer, and what they were asked."""
+    """The scripted responses of brokers, and the requests they received."""
 
     def __init__(self, brokers: int = 2) -> None:
         self.brokers = brokers
@@ -83,7 +83,7 @@ class Script:
 
 
 class Peer:
-    """The broker's side of one connection. An answer of None is silence; an exception closes the connection."""
+    """The broker's side of a connection. A response of None is none at all; an exception closes the connection."""
 
     def __init__(self, script: Script, node: int) -> None:
         self.script, self.node = script, node

@@ -1,4 +1,4 @@
-"""The calls of the client by name: what they ask, and what they make of the answers."""
+"""Typed calls of the client: their requests, and the results of responses."""
 
 import random
 from collections.abc import Awaitable

@@ -1,4 +1,4 @@
-"""The asynchronous client against scripted brokers: routing, refreshing, trying again."""
+"""The asyncio client against scripted brokers: routing, metadata refresh, retries."""
 
 import asyncio
 from typing import Any
@@ -237,7 +237,7 @@ def test_unknown_broker_fails_soon() -> None:
 
 @pytest.mark.proves("A4", part="topics and settings")
 def test_unreachable_advertised_address_names_the_broker() -> None:
-    """`--listen 0.0.0.0:9092` says localhost to clients elsewhere, and that broker does run, on another machine."""
+    """`--listen 0.0.0.0:9092` advertises localhost to remote clients, although the broker runs on another machine."""
     world = World(Script(), bootstrap="b2:9092")
 
     async def act(client: AsyncClient) -> None:

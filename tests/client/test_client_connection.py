@@ -1,4 +1,4 @@
-"""The pure connection core: every branch of the negotiation, matching, bounds and time-outs."""
+"""The sans-IO connection: negotiation, matching of responses, limits and timeouts."""
 
 import math
 from collections.abc import Callable
@@ -213,7 +213,7 @@ def test_unencodable_request_fails_alone() -> None:
     assert talk.phase is Phase.READY
 
 
-# Questions and answers
+# Requests and responses
 
 
 def test_requests_are_queued_until_negotiated_and_sent_in_order() -> None:

@@ -1,4 +1,4 @@
-"""Addresses as people write them, waits between tries, errors in words."""
+"""Bootstrap addresses, backoff, and error messages of the client."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What a client asks about the cluster as a whole, against scripted brokers: moves, elections, the quorum, health."""
+"""Cluster administration against scripted brokers: reassignments, elections, the quorum, health."""
 
 from typing import Any
 
@@ -74,7 +74,7 @@ def min_isr(value: int) -> Any:
 
 
 def healthy(isr: tuple[int, ...] = (1, 2), leader: int = 1, fenced: tuple[int, ...] = ()) -> Script:
-    """A cluster of two brokers and one partition, as it answers everything that `check_health` asks."""
+    """Two brokers and one partition, with responses to every request of `check_health`."""
     script = Script()
     script.leader = leader
     whole = script.metadata

@@ -1,4 +1,4 @@
-"""The asynchronous client while leaders change and brokers lag behind, against scripted brokers."""
+"""The asyncio client during leader changes and with lagging brokers, against scripted brokers."""
 
 import asyncio
 import random
@@ -49,7 +49,7 @@ def test_concurrent_invalidation_does_not_affect_a_lookup() -> None:
 
         async def forgetful(name: str) -> Any:
             view = await look_up(name)
-            client.metadata.forget(name)  # another sender heard of a new leader just now
+            client.metadata.forget(name)  # another caller has just invalidated it
             return view
 
         client.topic = forgetful  # type: ignore[method-assign]

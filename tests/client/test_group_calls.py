@@ -1,4 +1,4 @@
-"""What a client asks about groups, against scripted brokers that are just not ready to answer."""
+"""Group administration against scripted brokers that are loading or unavailable."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Records are stored once: batches with a producer id are sent again, others only where they surely did not arrive."""
+"""Batches with a producer id are retried; others only if they were certainly not stored."""
 
 import asyncio
 from typing import Any

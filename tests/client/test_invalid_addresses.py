@@ -1,4 +1,4 @@
-"""Addresses that no connection can be opened to, on real sockets: they are told in words, as any other failure."""
+"""Invalid addresses on real sockets fail like any other unreachable address."""
 
 import asyncio
 

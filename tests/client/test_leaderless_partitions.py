@@ -1,4 +1,4 @@
-"""One partition without a leader: the command line reads and tells of the others."""
+"""One leaderless partition does not keep the command line from the others."""
 
 import asyncio
 from contextlib import aclosing

@@ -1,4 +1,4 @@
-"""A broker that takes nothing more of what is sent: whoever sends is told, after a time."""
+"""A broker that accepts no more data fails its senders after a timeout."""
 
 import asyncio
 from typing import Any
@@ -29,7 +29,7 @@ class Full:
         handler.connected(self)
 
     def send(self, pieces: Any) -> None:
-        """Only versions are told."""
+        """Respond only to ApiVersions."""
         header, _ = framing.parse_request_header(memoryview(b"".join(bytes(each) for each in pieces))[4:])
         told: Any = framing.frame_response(
             header.api_key, header.api_version, header.correlation_id, messages.ApiVersionsResponse()

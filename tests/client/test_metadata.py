@@ -1,4 +1,4 @@
-"""What a client knows of the cluster: newer leaders replace older ones, and never the other way round."""
+"""The metadata cache: newer leaders replace older ones, never the reverse."""
 
 import pytest
 

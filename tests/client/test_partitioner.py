@@ -1,4 +1,4 @@
-"""Keys go where Kafka's own producers send them; records without one stay together."""
+"""Partitions of keys equal those of Kafka's producers; keyless records share batches."""
 
 import random
 from collections import Counter

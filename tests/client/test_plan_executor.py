@@ -1,4 +1,4 @@
-"""Plans that are begun and looked after, on scripted brokers that keep settings: what is left when it goes wrong."""
+"""Execution of reassignment plans on scripted brokers: throttles and state after failures."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ DELETE, APPEND = 1, 2
 
 
 class Keeping(Script):
-    """Three brokers that keep the settings they are given, but for those of one resource, which they refuse."""
+    """Three brokers that store settings, but reject those of one resource."""
 
     def __init__(self) -> None:
         super().__init__(brokers=len(BROKERS))
@@ -170,7 +170,7 @@ def test_plan_of_a_deleted_topic_is_done_and_throttles_are_removed() -> None:
 
 
 def test_topic_unknown_to_a_lagging_broker_is_not_gone() -> None:
-    """It is asked again for a while: it may have started a moment ago."""
+    """Retried for a while: the broker may have just started."""
     script = Keeping()
     told = script.metadata
 

@@ -1,4 +1,4 @@
-"""Plans of who holds what: files as Kafka's tools have them, and plans that move little and spread evenly."""
+"""Reassignment plans: Kafka's file format, balanced plans with few moves."""
 
 import json
 from collections import Counter
@@ -82,7 +82,7 @@ def test_plan_of_kafkas_tools_is_parsed() -> None:
         ('{"partitions": [{"topic": "t"}]}', "replicas missing"),
         ('{"partitions": [{"topic": "t", "partition": 0, "replicas": []}]}', "distinct brokers"),
         ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 1]}]}', "distinct brokers"),
-        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": ["/d"]}]}', "folders"),
+        ('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": ["/d"]}]}', "has log_dirs"),
         (
             '{"partitions": [{"topic":"t","partition":0,"replicas":[1]},{"topic":"t","partition":0,"replicas":[2]}]}',
             "t-0 twice",

@@ -1,4 +1,4 @@
-"""What a client asks about transactions, against scripted brokers that are old or just not ready to answer."""
+"""Transaction administration against scripted brokers that are old or loading."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The transactional producer on scripted brokers: what it does when nobody knows whether a batch arrived."""
+"""The transactional producer on scripted brokers: batches with an unknown outcome."""
 
 import asyncio
 from collections.abc import Callable
@@ -189,7 +189,7 @@ def test_invalidation_during_a_lookup_does_not_fail_the_send() -> None:
 
         async def forgetful(name: str) -> Any:
             view = await look_up(name)
-            client.metadata.forget(name)  # another sender heard of a new leader just now
+            client.metadata.forget(name)  # another caller has just invalidated it
             return view
 
         client.topic = forgetful  # type: ignore[method-assign]
@@ -200,7 +200,7 @@ def test_invalidation_during_a_lookup_does_not_fail_the_send() -> None:
 
 
 class Deaf(AsyncClient):
-    """Batches arrive, and it does not hear of it."""
+    """Batches arrive, but their responses are lost."""
 
     is_deaf = False
 

@@ -1,4 +1,4 @@
-"""What a reader of committed records sees of transactions."""
+"""Visibility of transactional records by isolation level."""
 
 from moldau.client.types import AbortedTransaction, Isolation
 from moldau.client.visibility import visible_batches

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from speaking import KafkaClient
-from speaking_aiokafka import AioKafka
-from speaking_confluent import ConfluentKafka
-from speaking_kafka_python import KafkaPython, inet
+from client_driver import KafkaClient
+from client_driver_aiokafka import AioKafka
+from client_driver_confluent import ConfluentKafka
+from client_driver_kafka_python import KafkaPython, inet
 
 from moldau.testing import Broker
 
@@ -18,7 +18,7 @@ _numbers = itertools.count(1)
 
 
 class _ForgottenSocket(socket.socket):
-    """Closes itself without a word when nobody has it any more."""
+    """Closes silently when it is garbage-collected."""
 
     def __del__(self) -> None:
         self.close()
@@ -34,7 +34,7 @@ def _sockets_of_kafka_python() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
-    """A broker that creates no topic by being asked for it, and takes records a little above 1 MiB."""
+    """A broker without topic auto-creation that accepts records slightly above 1 MiB."""
     settings = {"auto.create.topics.enable": "false", "moldau.metrics.listener": ""}
     with Broker(settings=settings) as broker:
         yield broker

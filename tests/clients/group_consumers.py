@@ -1,4 +1,4 @@
-"""Members of groups, each a real client in a thread of its own, behind one face."""
+"""Group members, each a real client in its own thread, behind one interface."""
 
 import asyncio
 import contextlib
@@ -214,7 +214,7 @@ class AioKafkaMember(GroupConsumer):
     @staticmethod
     async def _find_the_coordinator(consumer: Any) -> None:
         """A consumer of aiokafka that is stopped while it looks for its coordinator looks for it without end."""
-        with contextlib.suppress(KafkaError):  # not a member just now: but it was the coordinator who said so
+        with contextlib.suppress(KafkaError):  # not a member right now, according to the coordinator
             await consumer.commit()
 
 

@@ -1,4 +1,4 @@
-"""A consumer as a process, to be killed, stopped and started again: it writes down what it works on, then commits."""
+"""A consumer process that can be killed, stopped and restarted: it records its work, then commits."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""What confluent-kafka (librdkafka) can do that the other libraries cannot, or does in its own way."""
+"""Features that only confluent-kafka (librdkafka) has, or that it implements differently."""
 
 import statistics
 import time
@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import confluent_kafka as library
 import pytest
+from client_driver import WAIT_S, Rejected, Sent
+from client_driver_confluent import ConfluentKafka
 from confluent_kafka import admin
-from speaking import WAIT_S, Refused, Sent
-from speaking_confluent import ConfluentKafka
 
 from moldau.model.errors import ErrorCode
 from moldau.testing import Broker
@@ -30,7 +30,7 @@ def admin_client(broker: Broker) -> admin.AdminClient:
 
 @pytest.fixture
 def consumer(broker: Broker, request: pytest.FixtureRequest) -> Iterator[library.Consumer]:
-    """A consumer whose fetches wait a short time, or as long as the test says."""
+    """A consumer whose fetches wait a short time, or as long as the test requires."""
     consumer = library.Consumer(
         {
             "bootstrap.servers": broker.bootstrap_servers,
@@ -154,7 +154,7 @@ def test_missing_topic_is_unknown(
 ) -> None:
     described: Any = admin_client.list_topics(topic_name, timeout=WAIT_S).topics[topic_name]
     assert described.error.code() == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Rejected) as refused:
         confluent.watermarks(topic_name)
     assert refused.value.code == library.KafkaError._UNKNOWN_PARTITION
     producer = library.Producer(
@@ -179,12 +179,12 @@ def test_topic_is_auto_created_by_produce_when_enabled(topic_name: str) -> None:
 
 
 def ask(futures: Any) -> Any:
-    """The one answer, or `Refused`."""
+    """Return the only result, or raise `Rejected`."""
     (future,) = futures.values()
     try:
         return future.result(WAIT_S)
     except library.KafkaException as error:
-        raise Refused(error.args[0].code(), error.args[0].str()) from error
+        raise Rejected(error.args[0].code(), error.args[0].str()) from error
 
 
 def topic_change(topic: str, name: str, value: str | None, how: admin.AlterConfigOpType) -> admin.ConfigResource:
@@ -242,13 +242,13 @@ def test_the_broker_s_own_configs_are_described_and_changed(
         assert confluent.config(topic)["retention.ms"] == expected
     entry = admin.ConfigEntry("node.id", "7", incremental_operation=admin.AlterConfigOpType.SET)
     change = admin.ConfigResource(admin.RESOURCE_BROKER, broker_id, incremental_configs=[entry])
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Rejected) as refused:
         ask(admin_client.incremental_alter_configs([change]))
     assert refused.value.code in (ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST)
 
 
 def test_more_replicas_than_brokers_are_rejected(admin_client: admin.AdminClient, topic_name: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Rejected) as refused:
         ask(admin_client.create_topics([admin.NewTopic(topic_name, 1, replication_factor=2)]))
     assert refused.value.code == ErrorCode.INVALID_REPLICATION_FACTOR
 
@@ -259,7 +259,7 @@ def test_replicas_are_assigned_manually(
     node = confluent.cluster().controller_id
     ask(admin_client.create_topics([admin.NewTopic(topic_name, 2, replica_assignment=[[node], [node]])]))
     assert confluent.partition_count(topic_name) == 2
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Rejected) as refused:
         ask(admin_client.create_topics([admin.NewTopic(f"{topic_name}-2", 1, replica_assignment=[[node + 1]])]))
     assert refused.value.code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
 

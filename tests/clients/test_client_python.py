@@ -1,4 +1,4 @@
-"""What kafka-python and aiokafka do in their own way: old versions of the protocol, topics that are not there."""
+"""Peculiarities of kafka-python and aiokafka: old protocol versions, missing topics."""
 
 import asyncio
 from typing import Any
@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
-from speaking import WAIT_S, Sent
-from speaking_aiokafka import AioKafka
-from speaking_kafka_python import KafkaPython, kafka, kafka_errors
+from client_driver import WAIT_S, Sent
+from client_driver_aiokafka import AioKafka
+from client_driver_kafka_python import KafkaPython, kafka, kafka_errors
 
 from moldau.testing import Broker
 

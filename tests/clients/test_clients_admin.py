@@ -1,8 +1,8 @@
-"""Looking after topics with every client library."""
+"""Topic administration with every client library."""
 
 import pytest
-from speaking import KafkaClient, Refused, Sent
-from speaking_kafka_python import KafkaPython
+from client_driver import KafkaClient, Rejected, Sent
+from client_driver_kafka_python import KafkaPython
 
 from moldau.model.errors import ErrorCode
 from moldau.testing import Broker
@@ -42,7 +42,7 @@ def test_a_topic_s_configs_are_described_and_altered(client: KafkaClient, topic_
 @pytest.mark.proves("T1")
 def test_a_changed_config_takes_effect_at_once(client: KafkaClient, topic: str) -> None:
     client.alter_config(topic, {"max.message.bytes": "1000"})
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Rejected) as refused:
         client.produce(topic, [Sent(bytes(2000))])
     assert refused.value.code == ErrorCode.MESSAGE_TOO_LARGE
     client.alter_config(topic, {"max.message.bytes": "3000"})

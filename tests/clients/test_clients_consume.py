@@ -3,7 +3,7 @@
 from typing import Final
 
 import pytest
-from speaking import Isolation, KafkaClient, Sent
+from client_driver import Isolation, KafkaClient, Sent
 
 START_MS: Final = 1_700_000_000_000
 COUNT: Final = 300

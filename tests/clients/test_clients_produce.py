@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from speaking import CODECS, Acks, Got, KafkaClient, Sent
+from client_driver import CODECS, Acks, Got, KafkaClient, Sent
 
 from moldau.records.compression import Compression
 from moldau.records.record import iterate_batches

@@ -1,4 +1,4 @@
-"""How long nobody can write when a broker goes. One broker lost a day, and 99.99 % leave 8.6 s for it.
+"""Write unavailability after the loss of a broker. One lost broker a day and 99.99 % leave 8.6 s for it.
 
 `python -m moldau_dev.chaos.failover` measures the same many times over.
 """

@@ -56,7 +56,7 @@ def test_partitions_move_to_a_new_broker_under_load(cluster: Cluster, tmp_path: 
         running.go_on()
         moldau(cluster, "reassign", "cancel", plan)
         assert json.loads(moldau(cluster, "reassign", "list", "--json")) == []
-        # Some may have been done before; and the broker that is asked may hear of it a moment later.
+        # Some may be done already, and the metadata of the queried broker may lag.
         cluster.wait_until(lambda: holders(cluster)[3] < MOVED // 2, "the moves are called off")
         running.go_on()
         moldau(cluster, "reassign", "execute", plan, "--throttle", str(THROTTLE))

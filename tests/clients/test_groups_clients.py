@@ -1,4 +1,4 @@
-"""Consumer groups of real clients: who subscribes gets a share, nothing is read twice or left out, all goes on."""
+"""Consumer groups of real clients: shared partitions, nothing read twice or skipped, resumption."""
 
 from collections.abc import Callable, Iterator
 

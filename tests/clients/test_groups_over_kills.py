@@ -1,4 +1,4 @@
-"""Groups of real clients while the broker is killed and restarted: what was acknowledged is read, nobody is stuck."""
+"""Groups of real clients while the broker is killed and restarted: no record lost, no group stuck."""
 
 import gc
 import threading

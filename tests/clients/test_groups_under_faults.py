@@ -109,7 +109,7 @@ class Crew:
 
 
 class Publishing:
-    """Numbers, one after the other, until told to stop; remembers which of them were acknowledged."""
+    """Produces consecutive numbers until stopped; remembers the acknowledged ones."""
 
     def __init__(self, broker: Broker) -> None:
         self.acknowledged: set[int] = set()

@@ -1,4 +1,4 @@
-"""Kill -9 under load: what was acknowledged is there, once, in order. And clean restarts, and a folder for one only."""
+"""Kill -9 under load: acknowledged records are kept once, in order. Clean restarts and directory locks."""
 
 import os
 import random
@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import confluent_kafka as library
 import pytest
+from client_driver import WAIT_S, Sent
+from client_driver_confluent import ConfluentKafka
 from confluent_kafka import admin
-from speaking import WAIT_S, Sent
-from speaking_confluent import ConfluentKafka
 
 from moldau.records.record import iterate_batches, iterate_records
 from moldau.testing import Broker
@@ -29,7 +29,7 @@ SETTINGS: Final = {"moldau.metrics.listener": "", "log.segment.bytes": 1_048_576
 
 @dataclass
 class Load:
-    """An idempotent producer in a thread of its own, that goes on whatever happens to the broker."""
+    """An idempotent producer in its own thread that continues whatever happens to the broker."""
 
     broker: Broker
     topic: str

@@ -1,4 +1,4 @@
-"""As many partitions as a broker is meant for, all written to, one process killed and started again, all read."""
+"""The maximum number of partitions per broker: all written, the process killed, all read."""
 
 import os
 import time

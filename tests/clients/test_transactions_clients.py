@@ -1,13 +1,13 @@
-"""Transactions by the clients that people use: all of one or nothing, zombies fenced, offsets inside."""
+"""Transactions of real clients: atomicity, fencing of zombies, offsets."""
 
 from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
 import pytest
-from speaking import KafkaClient, Sent
-from speaking_confluent import ConfluentKafka
-from transacting import TRANSACTORS, Fenced, Transactor
+from client_driver import KafkaClient, Sent
+from client_driver_confluent import ConfluentKafka
+from transactional_driver import TRANSACTORS, Fenced, Transactor
 
 from moldau.client.groups import Groups
 from moldau.client.transactions import Transactions

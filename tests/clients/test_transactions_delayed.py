@@ -1,4 +1,4 @@
-"""Requests of a transaction that arrive when the next one is open: none joins it, and each is told so.
+"""Delayed requests of a transaction that arrive when the next one is open: none joins it, each is rejected.
 
 `make soak-transactions` delays a thousand; a few are delayed here.
 """
@@ -49,7 +49,7 @@ CASES: Final = (
     (END, True, False),
     (ADD_PARTITIONS, True, False),
 )
-# What a request that comes too late may be told.
+# Expected errors of a delayed request.
 LATE: Final = (
     ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.PRODUCER_FENCED,

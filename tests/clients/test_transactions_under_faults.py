@@ -58,7 +58,7 @@ class Run:
         self.chance = random.Random(seed)
         self.fired: list[str] = []
         self._cluster, self._folder = cluster, folder
-        cluster.start()  # whoever was left dead by a run that failed
+        cluster.start()  # nodes left dead by a failed run
         source, target = f"orders-{seed}", f"bills-{seed}"
         for topic in (source, target):
             cluster.create_topic(topic, partitions=PARTITIONS, replication_factor=3, min_insync_replicas=2)

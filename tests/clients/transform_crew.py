@@ -1,4 +1,4 @@
-"""Transformers as processes, their histories put together, and what must have come of it all."""
+"""Transformer processes, their combined histories, and the expected result."""
 
 import json
 import random
@@ -75,7 +75,7 @@ class TransformCrew:
         return config
 
     def revive(self, folder: Path) -> None:
-        """Start those again that gave up, as whoever runs such programs would."""
+        """Restart the workers that gave up, as their operator would."""
         for name, process in list(self._processes.items()):
             if process.poll() is None:
                 continue

@@ -17,7 +17,7 @@ from moldau_dev.history.recorder import Recorder
 BATCH_MAX = 50
 WAIT_S = 30.0
 # When it has lost all brokers, librdkafka begins again from the bootstrap list, and may then wait for ever in
-# `send_offsets_to_transaction` for a broker that it has thrown away. docs/clients.md tells of it.
+# `send_offsets_to_transaction` for a broker that it has thrown away. See docs/clients.md.
 RECOVERING = {"metadata.recovery.strategy": "none"} if library.libversion()[1] >= 0x020B0000 else {}
 
 
@@ -29,7 +29,7 @@ class Silence:
 
 
 class GaveUp(Exception):
-    """Nobody knows what became of the transaction, or somebody else has our name: only a new life helps."""
+    """The outcome of the transaction is unknown, or another producer owns the id: only a restart helps."""
 
 
 class Transformer:
@@ -46,7 +46,7 @@ class Transformer:
         self._consumer.subscribe([options["source"]], on_assign=self._changed, on_revoke=self._changed)
 
     def _changed(self, *_: object) -> None:
-        self._recorder.note(self._name, "assign", [])  # wherever it goes on, it is not where it was
+        self._recorder.note(self._name, "assign", [])  # it does not resume at its previous position
 
     def run(self) -> None:
         while True:

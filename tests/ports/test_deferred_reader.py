@@ -1,4 +1,4 @@
-"""Sockets that may wait: read at once when they come alone, together when they come thick and fast, and all of them."""
+"""Deferred reads: at once after a quiet period, batched under load, none lost."""
 
 import asyncio
 import socket
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 from test_sockets import Recorder, framed, served
 
-from moldau.node.ports import deferred_reader as patience_module
+from moldau.node.ports import deferred_reader as deferred_reader_module
 from moldau.node.ports.deferred_reader import PAUSE_S, READS_PER_TURN_MAX, DeferredReader
 
 
@@ -17,7 +17,7 @@ class Speakers:
 
     def __init__(self, count: int) -> None:
         self.deferred_reader = DeferredReader()
-        self.heard: list[tuple[int, float]] = []  # who, when
+        self.reads: list[tuple[int, float]] = []  # descriptor, time
         self._news = asyncio.Event()
         self._ends = [socket.socketpair() for _ in range(count)]
         for number, (ours, _) in enumerate(self._ends):
@@ -26,7 +26,7 @@ class Speakers:
 
     def _hear(self, number: int) -> None:
         self._ends[number][0].recv(4096)
-        self.heard.append((number, asyncio.get_running_loop().time()))
+        self.reads.append((number, asyncio.get_running_loop().time()))
         self._news.set()
 
     def say(self, *numbers: int) -> None:
@@ -38,7 +38,7 @@ class Speakers:
 
     async def until(self, count: int) -> None:
         async with asyncio.timeout(10):
-            while len(self.heard) < count:
+            while len(self.reads) < count:
                 self._news.clear()
                 await self._news.wait()
 
@@ -58,12 +58,12 @@ def speakers(count: int) -> Iterator[Speakers]:
 
 
 async def test_first_socket_after_a_quiet_period_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience_module, "PAUSE_S", 60.0)  # whoever has to wait for it misses the test's end
+    monkeypatch.setattr(deferred_reader_module, "PAUSE_S", 60.0)  # a deferred read would miss the end of the test
     with speakers(2) as scene:
         scene.deferred_reader._polled_s = -1000.0
         scene.say(1)
         await scene.until(1)
-        assert [number for number, _ in scene.heard] == [1]
+        assert [number for number, _ in scene.reads] == [1]
 
 
 @pytest.mark.proves("C5", part="who falls silent is out")
@@ -75,7 +75,7 @@ async def test_polls_are_spaced_under_load() -> None:
             scene.say(0, 1, 2)
             await asyncio.sleep(PAUSE_S / 8)
         looks_max = (loop.time() - began_s) / PAUSE_S + 3  # the first two come without one
-        assert 3 <= len(scene.heard) <= 3 * looks_max
+        assert 3 <= len(scene.reads) <= 3 * looks_max
 
 
 async def test_removed_socket_is_not_read() -> None:
@@ -90,7 +90,7 @@ async def test_removed_socket_is_not_read() -> None:
         scene.say(0, 1)
         await scene.until(1)
         await asyncio.sleep(2 * PAUSE_S)
-        assert len(scene.heard) == 1
+        assert len(scene.reads) == 1
 
 
 async def test_loop_watches_nothing_when_all_sockets_are_removed() -> None:
@@ -110,15 +110,15 @@ async def test_other_callbacks_run_between_many_reads() -> None:
         turns: list[int] = []
 
         def turn() -> None:
-            turns.append(len(scene.heard))
-            if len(scene.heard) < 3 * READS_PER_TURN_MAX:
+            turns.append(len(scene.reads))
+            if len(scene.reads) < 3 * READS_PER_TURN_MAX:
                 asyncio.get_running_loop().call_soon(turn)
 
         scene.say(*range(3 * READS_PER_TURN_MAX))
         turn()
         await scene.until(3 * READS_PER_TURN_MAX)
         assert {READS_PER_TURN_MAX, 2 * READS_PER_TURN_MAX} <= set(turns)
-        assert sorted(number for number, _ in scene.heard) == list(range(3 * READS_PER_TURN_MAX))
+        assert sorted(number for number, _ in scene.reads) == list(range(3 * READS_PER_TURN_MAX))
 
 
 async def test_deferred_reads_can_be_switched_between_frames() -> None:

@@ -1,4 +1,4 @@
-"""The real disk, the executor, and the few words of HTTP."""
+"""The real disk, the executor, and the HTTP pages."""
 
 import asyncio
 import os
@@ -191,7 +191,7 @@ async def test_dead_worker_leaves_no_thread_that_blocks_shutdown(
 
     def terminate_slowly(thread: _ExecutorManagerThread, cause: Any) -> None:
         terminate(thread, cause)
-        time.sleep(0.5)  # it has told what died, and has yet to end
+        time.sleep(0.5)  # the failure is reported, but the thread has not ended yet
 
     monkeypatch.setattr(_ExecutorManagerThread, "terminate_broken", terminate_slowly)
     executor = SystemExecutor()

@@ -1,4 +1,4 @@
-"""A whole broker with every fallback forced: what a system other than Linux would run."""
+"""A whole broker with every fallback forced, as on systems other than Linux."""
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition

@@ -1,4 +1,4 @@
-"""Names that stand for several addresses, as `localhost` does on most machines, and for such as are not here."""
+"""Host names with several addresses, such as `localhost`, some of which are not local."""
 
 import errno
 import socket

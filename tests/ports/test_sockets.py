@@ -1,4 +1,4 @@
-"""The real network: frames over TCP, in pieces and in heaps, with and without what only Linux has."""
+"""The real network: frames over TCP, segmented and combined, with and without Linux features."""
 
 import asyncio
 import itertools
@@ -24,7 +24,7 @@ FRAME_MAX = 8 * MiB
 
 
 class Recorder:
-    """An endpoint that keeps what comes and answers as it is told."""
+    """An endpoint that records frames and sends scripted responses."""
 
     def __init__(self, answer: Callable[[bytes], Sequence[Piece]] = lambda _: ()) -> None:
         self.frames: list[bytes] = []

@@ -1,4 +1,4 @@
-"""What is fetched goes from the file to the socket inside the kernel, and never through Python."""
+"""Fetched bytes go from the file to the socket inside the kernel."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The record code of two client libraries behind one typed face: what they build and what they read."""
+"""The record code of two client libraries behind one typed interface."""
 
 import importlib
 import warnings

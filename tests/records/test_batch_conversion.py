@@ -1,4 +1,4 @@
-"""A batch changes its codec and nothing else."""
+"""Conversion changes the codec of a batch and nothing else."""
 
 import pytest
 from foreign_batches import AIOKAFKA, KAFKA_PYTHON

@@ -1,4 +1,4 @@
-"""The 61 bytes of a batch header, and what may be patched in them."""
+"""The 61 bytes of a batch header, and its mutable fields."""
 
 import pytest
 

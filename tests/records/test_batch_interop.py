@@ -1,4 +1,4 @@
-"""Batches of the client libraries are read here, and ours are read there, in every codec."""
+"""Batches are exchanged with client libraries in every codec."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Whatever goes into a batch comes out of it again."""
+"""Batches round-trip."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""What a producer may send, and the error code it hears otherwise."""
+"""Validation of produced batches, and the error codes."""
 
 import os
 from collections.abc import Callable

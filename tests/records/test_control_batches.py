@@ -1,4 +1,4 @@
-"""Control batches: their keys, their flags, and how they are read."""
+"""Control batches: keys, flags, parsing."""
 
 import pytest
 

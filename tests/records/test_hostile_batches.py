@@ -1,4 +1,4 @@
-"""Bytes of an enemy: nothing but a KafkaError comes of them, in bounded time and memory."""
+"""Hostile bytes raise only KafkaError, in bounded time and memory."""
 
 import random
 import resource

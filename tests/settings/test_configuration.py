@@ -1,4 +1,4 @@
-"""Files and flags: Java's properties syntax, TOML, what counts when, and problems with file and line."""
+"""Files and overrides: Java properties, TOML, precedence, and problems with file and line."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Every setting of Apache Kafka 4.x is accepted, with its type, its default, and when it may change."""
+"""Every setting of Apache Kafka 4.x is accepted, with its type, default and update mode."""
 
 from pathlib import Path
 from typing import NamedTuple

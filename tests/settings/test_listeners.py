@@ -1,4 +1,4 @@
-"""Listeners in Kafka's syntax: names, addresses, what is advertised, and what is refused in words."""
+"""Listeners in Kafka's syntax: names, addresses, advertised listeners, errors."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The settings of a topic's logs: bounds, contradictions, and what follows from them."""
+"""Log settings of topics: bounds, conflicts, derived values."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Roles, listeners of controllers and voters: what Kafka accepts is accepted, the rest is refused with a way out."""
+"""Roles, controller listeners and voters: accepted like Kafka, or rejected with advice."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which changes CreateTopics and AlterConfigs accept, with the error codes and words a Kafka user expects."""
+"""Changes that CreateTopics and AlterConfigs accept, and Kafka's error codes and messages."""
 
 import pytest
 

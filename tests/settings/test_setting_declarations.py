@@ -1,4 +1,4 @@
-"""How one setting reads its text: types, bounds, and refusals that say what would be accepted."""
+"""Parsing of a setting: types, bounds, and errors that explain accepted values."""
 
 from dataclasses import dataclass
 

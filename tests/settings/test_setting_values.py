@@ -1,4 +1,4 @@
-"""Which value of a setting holds, and what DescribeConfigs tells of it."""
+"""The effective value of a setting, and its description in DescribeConfigs."""
 
 import pytest
 
@@ -157,7 +157,7 @@ def test_metrics_listener_is_an_address_or_empty() -> None:
         BrokerSettings.parse({"moldau.metrics.listener": "9404"})
 
 
-# What is told about it
+# DescribeConfigs
 
 
 def test_topic_config_synonyms_are_ordered_by_precedence() -> None:

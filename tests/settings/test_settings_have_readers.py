@@ -1,4 +1,4 @@
-"""A setting that says what it does is read by some code: a promise in a table that nothing keeps is worse than none."""
+"""Every setting with an effect is read by some code."""
 
 import re
 from functools import cache
@@ -34,7 +34,7 @@ READ_BY_THEIR_CLASS = {
     "segment_bytes",
     "segment_ms",
 }
-# A partition has one replica, so nothing is ever out of sync, and nobody else could lead.
+# A partition has one replica, so it is always in sync, and no other broker can lead it.
 TRUE_OF_A_SINGLE_BROKER = {"min_insync_replicas", "unclean_leader_election_enable"}
 
 

@@ -1,4 +1,4 @@
-"""What is written and read by hand is what the compiled codec writes and reads."""
+"""The hand-written follower fetch codec equals the compiled codec."""
 
 from typing import Any
 

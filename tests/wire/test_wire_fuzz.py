@@ -1,4 +1,4 @@
-"""Hostile bytes: whatever they are, a decoder answers with a message or with Malformed, and in bounded memory."""
+"""Hostile bytes: every decoder returns a message or raises Malformed, in bounded memory."""
 
 import contextlib
 import random

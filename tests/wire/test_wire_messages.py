@@ -1,4 +1,4 @@
-"""Message classes: one for all versions, made when they are first asked for."""
+"""Message classes: one for all versions, generated on first use."""
 
 import copy
 import pickle

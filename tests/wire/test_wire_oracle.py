@@ -1,4 +1,4 @@
-"""kafka-python carries Apache Kafka's own schema files, apart from ours: bytes, names and values must be the same."""
+"""Bytes, names and values equal those of Apache Kafka's schema files in kafka-python."""
 
 import importlib
 import uuid

@@ -1,4 +1,4 @@
-"""The records that nodes keep in their own logs, against bytes that others have published."""
+"""Internal records of nodes, against published bytes."""
 
 from typing import Any
 

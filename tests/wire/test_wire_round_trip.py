@@ -1,4 +1,4 @@
-"""Every message, in every version and both directions, survives its own bytes."""
+"""Every message round-trips in every version and both directions."""
 
 from typing import Any
 

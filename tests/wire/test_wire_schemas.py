@@ -1,4 +1,4 @@
-"""The schema tables: where they come from, what they say, what loading one costs."""
+"""The schema tables: their origin, contents and loading time."""
 
 import importlib.util
 import io

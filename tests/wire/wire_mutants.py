@@ -1,4 +1,4 @@
-"""Bytes damaged the way line noise, old bugs and enemies do it, from one seed."""
+"""Mutated bytes from a seed, as line noise, bugs and attackers produce them."""
 
 import random
 from collections.abc import Callable

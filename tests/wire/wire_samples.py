@@ -1,4 +1,4 @@
-"""Random messages for the tests of the codec: any message, any version, values at the edges of their types."""
+"""Random messages for codec tests: any message and version, values at the edges of their types."""
 
 import random
 from collections.abc import Iterator

@@ -14,7 +14,7 @@ ADDRESSES_MAX: Final = 1_000  # the oldest entries are dropped beyond it
 class BrokerRanking:
     """Remembers stale and unreachable brokers by address."""
 
-    _stale: dict[Address, None] = field(default_factory=dict)  # last the one whose word was old last
+    _stale: dict[Address, None] = field(default_factory=dict)  # in the order of their last stale response
     _unreachable_ms: dict[Address, float] = field(default_factory=dict)
 
     def mark_stale(self, address: Address) -> None:

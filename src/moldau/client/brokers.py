@@ -34,7 +34,7 @@ class BrokerState:
     preferred: int  # partitions that it would lead if all were well
     size_bytes: int | None = None
     free_bytes: int | None = None
-    is_drained: bool | None = None  # gets no new partitions; None where it does not tell
+    is_drained: bool | None = None  # gets no new partitions; None if unknown
 
 
 class Brokers:

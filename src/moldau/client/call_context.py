@@ -17,7 +17,7 @@ class CallContext:
     deadline_ms: float
     used: dict[str, TopicView] = field(default_factory=dict)  # what the last try went by
     known: set[str] = field(default_factory=set)  # topics that any try has found
-    unknown_since_ms: float | None = None  # since when we hear that something does not exist, and nothing else
+    unknown_since_ms: float | None = None  # since when every attempt has failed with an unknown topic or broker
 
     def begin_attempt(self) -> None:
         self.used.clear()

@@ -51,16 +51,14 @@ class Health:
     """The state and problems of a cluster."""
 
     cluster: ClusterView
-    quorum: QuorumView | None  # None where the cluster has none, or does not tell, or nobody responses
+    quorum: QuorumView | None  # None if unsupported, not authorized, or timed out
     has_no_controller: bool
-    unreachable: tuple[int, ...]  # brokers that should serve, and that we do not reach
+    unreachable: tuple[int, ...]  # should serve, but do not respond
     topics: int
     partitions: int
     unhealthy: tuple[UnhealthyPartition, ...]
     reassigning: int
-    under_provisioned: Mapping[
-        str, int
-    ]  # topics of the cluster's own that have fewer copies than brokers could hold: how many
+    under_provisioned: Mapping[str, int]  # internal topics with fewer replicas than brokers allow: their replica count
 
     @property
     def offline(self) -> list[UnhealthyPartition]:

@@ -67,7 +67,7 @@ class Metadata:
     brokers: dict[NodeId, BrokerView] = field(default_factory=dict)
     topics: dict[str, TopicView] = field(default_factory=dict)
     _names: dict[TopicId, str] = field(default_factory=dict)
-    _stale: dict[str, TopicView] = field(default_factory=dict)  # to be asked for; no older leaders are believed
+    _stale: dict[str, TopicView] = field(default_factory=dict)  # invalidated, but kept to ignore older leader epochs
 
     def update(self, response: Any, now_ms: float, source: Address | None = None) -> list[TopicView]:
         """Apply a MetadataResponse; return its topics as cached now, errors included."""

@@ -129,7 +129,7 @@ def _check_log_dirs(topic_partition: TopicPartition, document: Any) -> None:
             f'{topic_partition} has log_dirs that are not a list: write "{ANY_LOG_DIR}" for each replica, or nothing'
         )
     if any(each != ANY_LOG_DIR for each in document or ()):
-        raise InvalidPlan(f'{topic_partition} names folders (log_dirs), and only "{ANY_LOG_DIR}" can be asked for here')
+        raise InvalidPlan(f'{topic_partition} has log_dirs, but only "{ANY_LOG_DIR}" is supported')
 
 
 # Planning -------------------------------------------------------------------------------------------------------------

@@ -18,5 +18,5 @@ class ClientSettings:
     retry_backoff_ms: int = 100  # retry.backoff.ms
     retry_backoff_max_ms: int = SECOND_MS  # retry.backoff.max.ms
     metadata_max_age_ms: int = 5 * MINUTE_MS  # metadata.max.age.ms
-    frame_bytes_max: int = 100 * MiB  # a larger answer closes the connection
+    frame_bytes_max: int = 100 * MiB  # a larger response closes the connection
     allow_auto_create_topics: bool = False  # allow.auto.create.topics, when a topic is looked up

@@ -1,1 +1,1 @@
-"""The words everything else is written in: ids, offsets, error codes, settings, and the ports."""
+"""Basic types: ids, offsets, error codes, settings, and ports."""

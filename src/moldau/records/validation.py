@@ -1,6 +1,6 @@
-"""What a producer may send: one whole batch, checked by its header and its checksum alone.
+"""Validation of produced batches: one whole batch, checked by its header and checksum alone.
 
-The error codes are those that Apache Kafka 4 answers with, in the order in which it looks.
+The error codes, and their precedence, are those of Apache Kafka 4.
 """
 
 from struct import Struct

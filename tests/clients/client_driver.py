@@ -1,4 +1,4 @@
-"""One face for every client library, so that each test is told once and heard by all of them."""
+"""One interface for every client library, so that each test runs with all of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -43,8 +43,8 @@ class Cluster(NamedTuple):
     brokers: dict[int, str]
 
 
-class Refused(Exception):
-    """The broker said no; `code` is the number on the wire."""
+class Rejected(Exception):
+    """The broker rejected the request; `code` is the wire code."""
 
     def __init__(self, code: int, message: object = "") -> None:
         super().__init__(f"error {code}: {message}")
@@ -76,7 +76,7 @@ class KafkaClient(Protocol):
         offsets: Mapping[int, int] | None = None,
         isolation: Isolation = "read_uncommitted",
     ) -> list[Got]:
-        """`count` records. `offsets` says where to begin in which partitions; without it, at 0 of partition 0."""
+        """Read `count` records. `offsets` are start offsets by partition; by default, 0 of partition 0."""
 
     def offset_at(self, topic: str, timestamp_ms: int, partition: int = 0) -> int | None:
         """The first offset at or after a time."""

@@ -1,4 +1,4 @@
-"""aiokafka behind the common face: each call runs on one loop of its own."""
+"""aiokafka behind the common interface: each call runs on its own event loop."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 import aiokafka as library
 from aiokafka import admin
 from aiokafka import errors as library_errors
-from speaking import WAIT_S, Acks, Cluster, Got, Isolation, Refused, Sent
+from client_driver import WAIT_S, Acks, Cluster, Got, Isolation, Rejected, Sent
 
 WAIT_MS = int(WAIT_S * 1000)
 
@@ -39,7 +39,7 @@ class AioKafka:
         try:
             return self._runner.run(bounded())
         except library_errors.KafkaError as error:
-            raise Refused(getattr(error, "errno", -1), repr(error)) from error
+            raise Rejected(getattr(error, "errno", -1), repr(error)) from error
 
     # -- producing
 
@@ -197,4 +197,4 @@ def _got(record: Any) -> Got:
 def _raise_first(answers: Any) -> None:
     for code, message in answers:
         if code:
-            raise Refused(code, message)
+            raise Rejected(code, message)

@@ -1,4 +1,4 @@
-"""One face for the transactional producers of every client library."""
+"""One interface for the transactional producers of every client library."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,8 +7,8 @@ from typing import Any, Final, Protocol
 import aiokafka
 import confluent_kafka
 from aiokafka import errors as aiokafka_errors
-from speaking import WAIT_S
-from speaking_kafka_python import kafka, kafka_errors
+from client_driver import WAIT_S
+from client_driver_kafka_python import kafka, kafka_errors
 
 TIMEOUT_MS: Final = 60_000
 

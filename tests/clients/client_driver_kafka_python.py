@@ -1,11 +1,11 @@
-"""kafka-python behind the common face."""
+"""kafka-python behind the common interface."""
 
 import re
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from speaking import WAIT_S, Acks, Cluster, Got, Isolation, Refused, Sent
+from client_driver import WAIT_S, Acks, Cluster, Got, Isolation, Rejected, Sent
 
 with warnings.catch_warnings():
     # kafka-python loads its schemas through a function that Python 3.11 deprecates.
@@ -144,7 +144,7 @@ class KafkaPython:
         told = self._admin.alter_configs([resource], raise_on_unknown=False)["topic"][topic]
         if told != "OK":
             code = re.match(r"\[Error (\d+)\]", told)
-            raise Refused(int(code[1]) if code else -1, told)
+            raise Rejected(int(code[1]) if code else -1, told)
 
     def delete_records(self, topic: str, before_offset: int, partition: int = 0) -> int:
         asked = kafka.TopicPartition(topic, partition)
@@ -182,5 +182,5 @@ def _got(record: Any) -> Got:
     return Got(record.partition, record.offset, record.timestamp, record.key, record.value, headers)
 
 
-def _refused(error: Any) -> Refused:
-    return Refused(getattr(error, "errno", -1), repr(error))
+def _refused(error: Any) -> Rejected:
+    return Rejected(getattr(error, "errno", -1), repr(error))

@@ -1,12 +1,12 @@
-"""confluent-kafka (librdkafka) behind the common face."""
+"""confluent-kafka (librdkafka) behind the common interface."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import confluent_kafka as library
+from client_driver import WAIT_S, Acks, Cluster, Got, Isolation, Rejected, Sent
 from confluent_kafka import admin
-from speaking import WAIT_S, Acks, Cluster, Got, Isolation, Refused, Sent
 
 Answer = TypeVar("Answer")
 
@@ -46,10 +46,10 @@ class ConfluentKafka:
                 "delivery.timeout.ms": int(WAIT_S * 1000),
             }
         )
-        outcomes: list[int | Refused] = [-1] * len(records)
+        outcomes: list[int | Rejected] = [-1] * len(records)
 
         def settle(index: int, error: Any, message: Any) -> None:
-            outcomes[index] = Refused(error.code(), error.str()) if error else _offset(message)
+            outcomes[index] = Rejected(error.code(), error.str()) if error else _offset(message)
 
         for index, record in enumerate(records):
             _send(producer, topic, record, lambda error, message, index=index: settle(index, error, message))
@@ -167,15 +167,15 @@ def _offset(message: Any) -> int:
     return -1 if offset is None or offset == library.OFFSET_INVALID else int(offset)
 
 
-def _told(outcome: int | Refused) -> int:
-    if isinstance(outcome, Refused):
+def _told(outcome: int | Rejected) -> int:
+    if isinstance(outcome, Rejected):
         raise outcome
     return outcome
 
 
 def _got(message: Any) -> Got:
     if message.error():
-        raise Refused(message.error().code(), message.error().str())
+        raise Rejected(message.error().code(), message.error().str())
     headers = tuple((name, value) for name, value in message.headers() or ())
     _, timestamp_ms = message.timestamp()
     return Got(message.partition(), message.offset(), timestamp_ms, message.key(), message.value(), headers)
@@ -188,5 +188,5 @@ def _result(answer: "Future[Answer]") -> Answer:
         raise _refused(error) from error
 
 
-def _refused(error: library.KafkaException) -> Refused:
-    return Refused(error.args[0].code(), error.args[0].str())
+def _refused(error: library.KafkaException) -> Rejected:
+    return Rejected(error.args[0].code(), error.args[0].str())
