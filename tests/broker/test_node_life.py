@@ -274,7 +274,7 @@ def test_a_sync_that_fails_stops_the_node() -> None:
         talker = await scene.connect()
         answer = await produce(talker, "t", batch(b"a"), timeout_ms=1000)
         assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
-        assert failures == ["t-0 could not be synced"]
+        assert failures == ["t-0: fsync failed"]
         assert host.disk.mount().read("/data/.boot-id") == b"a sync has failed"
 
     Simulation(seed=1).run(play)

@@ -42,7 +42,7 @@ def test_an_unknown_topic(caplog: pytest.LogCaptureFixture) -> None:
             assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     on_broker(script)
-    lines = [each for each in caplog.messages if "There is no partition 0 of topic missing" in each]
+    lines = [each for each in caplog.messages if "Partition 0 of topic missing does not exist" in each]
     assert 1 <= len(lines) <= 12
 
 

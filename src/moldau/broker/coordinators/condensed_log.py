@@ -20,31 +20,31 @@ from moldau.records.record import Record
 from moldau.storage.log_range import LogRange
 
 CONDENSED_BYTES_MAX: Final = 4 * MiB
-LOOK_BYTES: Final = MiB  # of the log, between two looks at how much there is to tell
+LOOK_BYTES: Final = MiB  # of the log, between two checks of the size
 BATCHES_AT_ONCE: Final = 256
-BATCH_OFFSETS: Final = 32  # of one batch: so a few batches are noted in a short while
+BATCH_OFFSETS: Final = 32  # offset range of one batch, which bounds the work of reading one
 RECORD_OVERHEAD_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class CondensingJob:
-    """What `condense` needs to know; it pickles."""
+    """The picklable argument of `condense`."""
 
-    name: str  # of the log, for complaints
+    name: str  # of the log, for error messages
     log_range: LogRange
     condensed_bytes_max: int = CONDENSED_BYTES_MAX
 
 
 class Condensed(NamedTuple):
-    """Batches, and the offset behind those they stand for. One object of bytes: the loop takes it over in one copy."""
+    """Condensed batches, and the offset after the originals. One bytes object: the event loop gets it in one copy."""
 
     batches: bytes
     next_offset: int
 
 
 def condense(disk: Disk, job: CondensingJob) -> Condensed | None:
-    """The stretch, or so much of it as fits into the bound. None if it cannot be read, for whatever reason: whoever
-    reads it on the loop will say which."""
+    """Condense the stretch, or as much of it as fits the limit. None if it cannot be read: the event loop then reads it
+    and reports the error."""
     newest = CondensedValues(job.name)
     next_offset = -1
     try:
@@ -63,7 +63,7 @@ def condense(disk: Disk, job: CondensingJob) -> Condensed | None:
 
 
 class CondensedValues(NewestValues):
-    """The newest values, and what else those must know who have read what is before."""
+    """The newest values, plus tombstones and markers that matter to earlier stretches."""
 
     __slots__ = ("_ends", "_gone")
 
@@ -74,7 +74,7 @@ class CondensedValues(NewestValues):
 
     @property
     def size_bytes(self) -> int:
-        """About how long `batches` will be."""
+        """The approximate length of `batches`."""
         settled = sum(len(key) + len(value) for key, (_, value) in self._newest.items())
         pending = sum(
             len(key) + len(each.value or b"") + RECORD_OVERHEAD_BYTES
@@ -95,7 +95,7 @@ class CondensedValues(NewestValues):
         super()._end(header, batch)
 
     def batches(self) -> bytes:
-        """What was before counts less than all that is here, so its ends come first; what is open comes last."""
+        """Markers first, because they end transactions of earlier stretches; open transactions last."""
         return b"".join(self._each_batch())
 
     def _each_batch(self) -> Iterator[bytes | bytearray]:
@@ -109,7 +109,7 @@ class CondensedValues(NewestValues):
 
 
 def _built(records: Iterable[tuple[int, bytes, bytes | None]], **options: Any) -> Iterator[bytearray]:
-    """Batches of records whose offsets are near each other."""
+    """Build batches of records with nearby offsets."""
     near: list[Record] = []
     for offset, key, value in records:
         if near and not near[-1].offset < offset < near[0].offset + BATCH_OFFSETS:

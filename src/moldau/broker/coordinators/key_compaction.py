@@ -28,13 +28,13 @@ _HEAD: Final = Struct(
     ">qi4xbIhi"
 )  # base offset, length, (leader epoch), magic, checksum, attributes, last offset delta
 _unpack_head = _HEAD.unpack_from
-_RECORD_BYTES_MIN: Final = 8  # of a record whose length takes two bytes; a shorter one can be read the long way
+_RECORD_BYTES_MIN: Final = 8  # smallest record with a two-byte length; shorter ones take the slow path
 _ONE_BYTE: Final = 0x80  # below it, a varint is a single byte; half of it if it is even, negative if it is odd
 _NOT_SMALL: Final = 0x81  # bits of a varint's first byte that is negative, or has more bytes
 
 
 class _Pending(NamedTuple):
-    """A record of a transaction that has not ended."""
+    """A record of an open transaction."""
 
     offset: int
     producer_epoch: int
@@ -42,13 +42,13 @@ class _Pending(NamedTuple):
 
 
 class NewestValues:
-    """By key, in the order of their newest records, those of a transaction where it was committed or earlier; keys that
-    ended in a tombstone are left out."""
+    """The newest values by key, in offset order; transactional records count where they were written. Keys whose last
+    record is a tombstone are omitted."""
 
     __slots__ = ("_name", "_newest", "_pending")
 
     def __init__(self, name: str) -> None:
-        self._name = name  # of the log, for complaints
+        self._name = name  # of the log, for error messages
         self._newest: dict[bytes, tuple[int, bytes]] = {}
         self._pending: dict[int, dict[bytes, _Pending]] = {}  # by producer
 
@@ -61,7 +61,7 @@ class NewestValues:
             yield offset, key, value
 
     def pending(self) -> list[tuple[int, int, int, bytes, bytes]]:
-        """Offset, producer id and epoch, key and value of what open transactions hold, in the order of offsets."""
+        """Offset, producer id and epoch, key and value of the records of open transactions, in offset order."""
         return sorted(
             (each.offset, producer_id, each.producer_epoch, key, each.value)
             for producer_id, records in self._pending.items()
@@ -70,14 +70,14 @@ class NewestValues:
         )
 
     def note(self, batches: bytes, position: int, batches_max: int) -> tuple[int, int]:
-        """Read so many whole batches from `position` on; the position and the offset behind them."""
+        """Read `batches_max` whole batches from `position` on; return the position and the offset after them."""
         view = memoryview(batches)
         next_offset = -1
         for _ in range(batches_max):
             if position == len(batches):
                 break
             if len(batches) - position < HEADER_BYTES:
-                raise CorruptMessage(f"{self._name}: a batch is cut off")
+                raise CorruptMessage(f"{self._name}: incomplete batch")
             base_offset, length, magic, crc, attributes, delta = _unpack_head(batches, position)
             end = position + LOG_OVERHEAD + length
             if (
@@ -86,7 +86,7 @@ class NewestValues:
                 or magic != MAGIC
                 or crc32c(view[position + CHECKED_POSITION : end], 0, 0) != crc
             ):
-                raise CorruptMessage(f"{self._name}: the batch at offset {base_offset} is damaged")
+                raise CorruptMessage(f"{self._name}: the batch at offset {base_offset} is corrupt")
             if attributes & TRANSACTIONAL:
                 self._note_transactional(view[position:end])
             elif not attributes & CONTROL and (
@@ -138,7 +138,7 @@ class NewestValues:
             self._newest[key] = offset, value
 
     def _overtake(self, key: bytes, offset: int) -> None:
-        """What open transactions said of a key before this offset no longer counts, however they end."""
+        """Open transactions' records of a key below this offset no longer count, however they end."""
         for records in self._pending.values():
             if key in records and records[key].offset < offset:
                 del records[key]
@@ -155,7 +155,7 @@ class NewestValues:
                 records[key] = _Pending(offset, header.producer_epoch, value)
 
     def _end(self, header: BatchHeader, batch: memoryview) -> None:
-        """A marker. What it commits is the newest: where a later record of the key came in between, it is gone."""
+        """A marker. Its records become the newest values, unless a later record of the key has overtaken them."""
         kinds = [kind for kind, _ in iterate_control_records(batch)]
         ended = self._pending.pop(header.producer_id, {})
         if ControlType.COMMIT in kinds:

@@ -26,36 +26,36 @@ logger = logging.getLogger(__name__)
 Record = TypeVar("Record")
 
 BATCHES_PER_LOOK: Final = 1
-CONDENSED_FROM_BYTES: Final = 8 * MiB  # a shorter one is read in slices as soon as a process is started
-STRETCH_BYTES: Final = 16 * MiB  # between two looks whether this node still leads
+CONDENSED_FROM_BYTES: Final = 8 * MiB  # a shorter log is read in slices before a process would have started
+STRETCH_BYTES: Final = 16 * MiB  # between two leadership checks
 
 
 class RecordCoding(Protocol[Record]):
-    """How a machine's records are written."""
+    """Encodes and decodes a machine's records."""
 
     def encode(self, record: Record) -> tuple[bytes, bytes | None]:
-        """Key and value; None stands for the end of whatever the key names."""
+        """Key and value; None is a tombstone."""
         ...
 
     def decode(self, key: bytes, value: bytes | None) -> Record | None:
-        """None for a record that says nothing to this machine."""
+        """None for a record that this machine ignores."""
         ...
 
 
 class BatchCoding(Protocol[Record]):
-    """How a machine writes decisions that belong to transactions, and reads those of transactions that are open."""
+    """Encodes decisions of transactions, and decodes records of open transactions."""
 
     def build(self, records: Sequence[Record], now_ms: int, compression: Compression) -> bytearray:
         """One decision as a batch."""
         ...
 
     def decode_pending(self, producer_id: int, producer_epoch: int, key: bytes, value: bytes) -> Record | None:
-        """None for a record that says nothing to this machine."""
+        """None for a record that this machine ignores."""
         ...
 
 
 class PartitionLog(Generic[Record]):
-    """See the module. Whether this node may append is the partition's affair."""
+    """See the module. The partition itself checks whether this node may append."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class PartitionLog(Generic[Record]):
         batches: BatchCoding[Record] | None = None,
         condensed_from_bytes: int = CONDENSED_FROM_BYTES,
     ) -> None:
-        """`batches` is for machines of which some decisions belong to transactions."""
+        """`batches` is for machines with transactional decisions."""
         self._partition = partition
         self._coding = coding
         self._clock = clock
@@ -93,7 +93,7 @@ class PartitionLog(Generic[Record]):
     def append(self, decisions: Sequence[Sequence[Record]]) -> None:
         partition = self._partition
         if not partition.is_leader:
-            raise NotLeaderOrFollower(f"{partition.name} is no longer led here.")
+            raise NotLeaderOrFollower(f"{partition.name} is no longer led by this broker.")
         now_ms = self._clock.wall_ms()
         build = self._build if self._batches is None else self._batches.build
         for records in decisions:
@@ -109,7 +109,7 @@ class PartitionLog(Generic[Record]):
         self._partition.watchers[self] = None
 
     def close(self) -> None:
-        """Hear no more of the partition."""
+        """Stop watching the partition."""
         self._partition.watchers.pop(self, None)
 
     def came(self, count: int) -> None:  # noqa: ARG002 - the partition's word for: more can be read now
@@ -117,7 +117,7 @@ class PartitionLog(Generic[Record]):
             self._committed(self._partition.high_watermark)
 
     def wake(self) -> None:
-        """Whoever ends the partition also ends the driver."""
+        """The driver is closed together with the partition."""
 
     # Reading
 
@@ -145,20 +145,20 @@ class PartitionLog(Generic[Record]):
                 offset = await self._gather(await self._executor.run(found.read), newest)
             else:
                 break
-            yield ()  # so that the driver sees whether it still leads
+            yield ()  # so that the driver checks its leadership
         yield self._decoded(newest)
 
     async def _condense(self, log_range: LogRange) -> Condensed | None:
-        """None if that fails: then it is read here, where the reason comes to light."""
+        """None on failure: then the log is read here, which reports the error."""
         job = CondensingJob(str(self._partition.name), log_range)
         try:
             return await self._executor.work_on_files(condense, job, is_urgent=True)
         except OSError as error:
-            logger.warning("%s is loaded without a worker process: %s", self._partition.name, error)
+            logger.warning("%s: loading without a worker process: %s", self._partition.name, error)
             return None
 
     async def _gather(self, batches: bytes, newest: NewestValues) -> int:
-        """Note what a chunk says, giving way to other work; the offset behind it."""
+        """Read a chunk in slices; return the offset after it."""
         position, offset = 0, -1
         slices = Slices(self._clock)
         while position < len(batches):

@@ -1,4 +1,4 @@
-"""One partition of a topic that a machine stands on: how the machine comes to speak for it, and how it ceases to."""
+"""A coordinator shard: one partition of an internal topic and the replicated machine on it."""
 
 import asyncio
 import logging
@@ -34,7 +34,7 @@ Response = TypeVar("Response")
 
 
 class CoordinatingShard(Generic[Machine, Record]):
-    """What is led here, loaded when it comes and given up when it goes. Those who are coordinated are of one kind."""
+    """Loaded when this broker becomes the partition's leader, discarded when it ceases to be. `kind` names its keys."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class CoordinatingShard(Generic[Machine, Record]):
         )
         self.read = self._driver.read
         self._awaits_load = False
-        self.leader_epoch = partition.leader_epoch  # the last one that it has heard of
+        self.leader_epoch = partition.leader_epoch  # the last known one
 
     @property
     def name(self) -> TopicPartition:
@@ -76,7 +76,7 @@ class CoordinatingShard(Generic[Machine, Record]):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to load."""
+        """Whether the log is empty."""
         return self._partition.log.end_offset == self._partition.log.start_offset
 
     @property
@@ -85,7 +85,7 @@ class CoordinatingShard(Generic[Machine, Record]):
 
     @property
     def can_commit(self) -> bool:
-        """Whether enough replicas are in sync. Whatever is written while they are not holds up everything behind it."""
+        """Whether the ISR is large enough. Otherwise writes would block everything behind them."""
         leading = self._partition.leading
         return leading is None or not leading.machine.is_under_min_isr
 
@@ -96,33 +96,34 @@ class CoordinatingShard(Generic[Machine, Record]):
         *,
         is_written_at_once: bool = False,
     ) -> Response:
-        """Decide, and answer once that is committed. Where replicas are too few or too slow, the client tries again."""
+        """Decide, and return once the decision is committed. With too few or slow replicas, clients get a retriable
+        error."""
         if not self.can_commit:
             raise self.too_few()
         return await self._driver.write(decide, ticket, is_written_at_once=is_written_at_once)
 
     def check_leadership(self) -> asyncio.Future[bool]:
-        """True once it is sure that nobody else coordinates, or has by now: then what is read here is not old."""
+        """Resolve to True once no other broker can have been the coordinator at the time of the call."""
         leading = self._partition.leading
         if leading is not None and not leading.machine.is_under_min_isr:
             return leading.leadership_check.confirm(LEADERSHIP_CHECK_MS_MAX)
         answered = asyncio.get_running_loop().create_future()
-        # Where too few are in sync, somebody may lead who was until they became too few.
+        # Below min ISR, a replica that has left the ISR may lead.
         answered.set_result(self._partition.is_leader and self._partition.leads_alone)
         return answered
 
     async def be_sure(self) -> None:
-        """Raises where another broker may lead by now, and this one has not heard of it: what it knows may be old."""
+        """Raise if another broker may be the coordinator by now: this one's state may be stale."""
         if not await self.check_leadership():
             raise self.unsure()
 
     def unsure(self) -> KafkaError:
-        """While a controller knows of this broker, it is only to be asked again; otherwise others should be."""
-        words = f"This broker cannot be sure that it still coordinates the {self._kind}."
+        """Retry here while this broker is in contact with the controller; otherwise find the coordinator again."""
+        words = f"This broker cannot confirm that it is still the coordinator of the {self._kind}."
         return CoordinatorLoadInProgress(words) if self._broker.controller.is_in_touch else NotCoordinator(words)
 
     def too_few(self) -> KafkaError:
-        """What is not committed in time, or cannot be, is for the client to try again."""
+        """The retriable error for decisions that are not committed in time."""
         trouble = "slow" if self.can_commit else "few"
         return CoordinatorNotAvailable(f"Replicas of {self.name} that are in sync are too {trouble}.")
 
@@ -131,40 +132,40 @@ class CoordinatingShard(Generic[Machine, Record]):
         decision, and those who wait for others know nothing of it.
         """
         if isinstance(error, OSError | StorageFailed):
-            return CoordinatorNotAvailable(f"The coordinator of the {self._kind} cannot write to its disk for now.")
-        return UnknownServerFailure("The broker failed on this request; its log says more.")
+            return CoordinatorNotAvailable(f"The coordinator of the {self._kind} cannot write to its disk at present.")
+        return UnknownServerFailure("Internal error; see the broker's log.")
 
     def _refusal(self) -> KafkaError:
         if self._awaits_load:
-            return CoordinatorLoadInProgress(f"The {self._kind} is being loaded; try again.")
-        return NotCoordinator(f"This broker does not coordinate the {self._kind}.")
+            return CoordinatorLoadInProgress(f"The {self._kind} is being loaded; retry.")
+        return NotCoordinator(f"This broker is not the coordinator of the {self._kind}.")
 
-    # Life
+    # Lifecycle
 
     def expect_load(self) -> None:
-        """It will be loaded soon: whoever asks meanwhile is told so."""
+        """It will be loaded soon: respond COORDINATOR_LOAD_IN_PROGRESS until then."""
         self._awaits_load = True
 
     async def load(self) -> None:
-        """Replay the log, then speak for it."""
+        """Replay the log, then accept requests."""
         began_ms = self._broker.clock.monotonic_ms()
         try:
             await self._driver.lead()
-        except KafkaError:  # what is there cannot be read, and it makes no sense to wait
+        except KafkaError:  # the log cannot be read, and waiting does not help
             self._awaits_load = False
             raise
         self._awaits_load = False
         if self._driver.is_leading:
             took_ms = self._broker.clock.monotonic_ms() - began_ms
-            logger.debug("%s is loaded in %.0f ms", self.name, took_ms)
+            logger.debug("%s: loaded in %.0f ms", self.name, took_ms)
 
     def resign(self) -> None:
-        """Another node leads the partition, or it is gone."""
+        """Another node leads the partition, or it was deleted."""
         self._awaits_load = False
         self._driver.resign()
         self._log.close()
 
     async def close(self) -> None:
-        """The node stops: what was decided is written first."""
+        """Write pending decisions and stop."""
         await self._driver.close()
         self._log.close()

@@ -1,4 +1,4 @@
-"""Shards are loaded one after the other, so that all of them together take no more of the loop than one does."""
+"""Loads shards one after the other, so that all of them together burden the event loop no more than one."""
 
 import asyncio
 import logging
@@ -11,26 +11,26 @@ from moldau.model.ids import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-RETRY_S: Final = 1.0  # after a failure of the disk
+RETRY_S: Final = 1.0  # after a disk error
 
 
 class Loadable(Protocol):
-    """A shard as its loading sees it."""
+    """A shard, as the loader sees it."""
 
     @property
     def name(self) -> TopicPartition: ...
 
     def expect_load(self) -> None:
-        """It will be loaded soon: whoever asks meanwhile is told so."""
+        """It will be loaded soon: respond COORDINATOR_LOAD_IN_PROGRESS until then."""
         ...
 
     async def load(self) -> None:
-        """Replay the log, then speak for it."""
+        """Replay the log, then accept requests."""
         ...
 
 
 class ShardLoading:
-    """The shards that wait to be loaded, and the task that does it while there are any."""
+    """The shards that wait to be loaded, and the task that loads them."""
 
     def __init__(self, topic: str, on_failure: Callable[[str, BaseException], None]) -> None:
         self._topic = topic
@@ -46,7 +46,7 @@ class ShardLoading:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def remove(self, shard: Loadable) -> None:
-        """It is not to be loaded any more; a load that is under way is ended by the shard itself."""
+        """Do not load the shard; a running load is ended by the shard itself."""
         self._waiting.pop(shard, None)
         if self._under_way is shard:
             self._under_way = None
@@ -64,20 +64,20 @@ class ShardLoading:
                 await self._load(shard)
                 await yield_to_requests()
         except Exception as error:
-            self._on_failure(f"{self._topic} could not be loaded", error)
+            self._on_failure(f"Cannot load {self._topic}", error)
         finally:
             self._task = None
 
     async def _load(self, shard: Loadable) -> None:
-        """A disk that refuses may not do so for long; records that cannot be read stay so."""
+        """Disk errors are retried; unreadable records are not."""
         self._under_way = shard
         try:
             await shard.load()
         except OSError as error:
             if self._under_way is None:
-                return  # it was given up meanwhile, perhaps with its files
-            logger.error("%s cannot be loaded and will be tried again: %s", shard.name, error)
+                return  # it was resigned meanwhile, perhaps with its files
+            logger.error("%s: loading failed, will retry: %s", shard.name, error)
             self._waiting[shard] = None
             await asyncio.sleep(RETRY_S)
         except KafkaError as error:
-            logger.error("%s cannot be loaded, what is kept in it is not served: %s", shard.name, error)
+            logger.error("%s: loading failed, its keys are not served: %s", shard.name, error)

@@ -1,4 +1,4 @@
-"""Who coordinates what here: a shard for each partition that this node leads of a topic that machines stand on."""
+"""The shards of one internal topic on this node: one per partition that it leads."""
 
 import asyncio
 import logging
@@ -56,7 +56,7 @@ async def _read(
 
 
 class Shards(Generic[S]):
-    """Finds the shard of a key; makes shards load, lead and end as the metadata says."""
+    """Finds the shard of a key; loads and resigns shards as the metadata changes."""
 
     def __init__(
         self,
@@ -72,16 +72,16 @@ class Shards(Generic[S]):
         self._new_shard = new_shard
         self._shards: dict[int, S] = {}
         self._offline: set[int] = set()  # led here, but not open
-        self._partitions = 0  # of the topic, in the whole cluster
+        self._partitions = 0  # of the topic
         self._creation: asyncio.Task[str | None] | None = None
         self._loading = ShardLoading(topic, on_failure)
 
-    # Whose key it is
+    # Lookup
 
     def shard_of(self, key: str) -> S:
         """The shard that coordinates a key; raises if it is not here."""
         if not self._partitions:
-            raise NotCoordinator(f"There is no {self._topic} yet.")
+            raise NotCoordinator(f"Topic {self._topic} does not exist yet.")
         return self.shard_at(partition_for(key, self._partitions))
 
     def shard_at(self, index: int) -> S:
@@ -89,21 +89,21 @@ class Shards(Generic[S]):
         return self._shards.get(index) or self._begin_late(index)
 
     def all(self) -> list[S]:
-        """All that are here, in the order of their partitions."""
+        """All shards of this node, in partition order."""
         return [self._shards[index] for index in sorted(self._shards)]
 
     async def coordinator_of(self, key: str) -> int:
-        """The broker that coordinates a key. The first who asks has the topic created."""
+        """The broker that coordinates a key. Creates the topic if necessary."""
         if self._topic not in self._broker.image.topics:
             await self._ensure_topic()
         topic = self._broker.image.topics.get(self._topic)
         leader = NO_NODE if topic is None else topic.partitions[partition_for(key, len(topic.partitions))].leader
         if leader == NO_NODE:
-            raise CoordinatorNotAvailable(f"The partition of {self._topic} that it is kept in has no leader.")
+            raise CoordinatorNotAvailable(f"The coordinator's partition of {self._topic} has no leader.")
         return leader
 
     async def _ensure_topic(self) -> None:
-        """Created once, however many ask at the same time, and though those who asked may be gone by then."""
+        """Create the topic once for all concurrent requests, even if their clients disconnect."""
         if self._creation is None:
             self._creation = asyncio.get_running_loop().create_task(self._create_topic())
         refusal = await asyncio.shield(self._creation)
@@ -111,21 +111,21 @@ class Shards(Generic[S]):
             raise CoordinatorNotAvailable(refusal)
 
     async def _create_topic(self) -> str | None:
-        """Why it could not be created, or None."""
+        """Return why it could not be created, or None."""
         try:
             created = await self._broker.create_topic(self._new_topic(self._broker))
             if created.error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 return None
-            words = f"{self._topic} cannot be created: {created.message}"
+            words = f"{self._topic} could not be created: {created.message}"
             logger.error(words)
-        except KafkaError as error:  # no controller answers: whoever asks again finds one sooner or later
-            words = f"{self._topic} cannot be created for now: {error.message}"
+        except KafkaError as error:  # no controller responds: the client retries
+            words = f"{self._topic} could not be created: {error.message}"
             logger.warning(words)
         finally:
             self._creation = None
         return words
 
-    # What the metadata says
+    # Metadata changes
 
     async def follow(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """Called when the partitions are in step with the image, before handlers see it."""
@@ -142,7 +142,7 @@ class Shards(Generic[S]):
         is_led = where.leader == self._broker.node_id
         if not is_led:
             self._offline.discard(index)
-        # An epoch between that we have not heard of was somebody else's: what it wrote is not in this machine.
+        # In a skipped epoch another broker may have led: its records are not in this machine.
         if shard is not None and (not is_led or where.leader_epoch > shard.leader_epoch + 1):
             self._resign(index)
             shard = None
@@ -153,7 +153,7 @@ class Shards(Generic[S]):
 
     async def _begin(self, index: int) -> None:
         partition = self._led(index)
-        if partition is None:  # the disk refused, or the log is damaged: the rest is served
+        if partition is None:  # a disk error or corruption: the other shards are served
             self._offline.add(index)
             return
         shard = self._shards[index] = self._new_shard(partition)
@@ -188,7 +188,7 @@ class Shards(Generic[S]):
             self._resign(index)
 
     async def close(self) -> None:
-        """Stop loading, write what was decided."""
+        """Stop loading and write pending decisions."""
         if self._creation is not None:
             await asyncio.wait([self._creation])
         await self._loading.close()

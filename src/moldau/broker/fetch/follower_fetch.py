@@ -1,4 +1,4 @@
-"""A follower's fetch, answered by the leader: up to the end of the log, and what it says of the follower is counted."""
+"""Follower fetch, leader side: read up to the log end; the fetch offset counts towards the high watermark."""
 
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from moldau.broker.requests.context import RequestContext
 
 WAIT_MS_MAX: Final = 30_000
-PARTITIONS_AT_ONCE: Final = 128  # without a turn of others in between
-WAITING_WEIGHT: Final = ALONE // 2  # two of them at most: one that waits, and one that ends its wait
+PARTITIONS_AT_ONCE: Final = 128  # without yielding in between
+WAITING_WEIGHT: Final = ALONE // 2  # two at most: one that waits, and one that ends its wait
 
 PartitionAnswer = FetchResponse.PartitionData
 TopicAnswer = FetchResponse.FetchableTopicResponse
@@ -41,7 +41,7 @@ def replica_of(request: FetchRequest) -> int:
 
 
 class FollowerRead:
-    """What one look at the partitions with news has found."""
+    """The result of one pass over the partitions with news."""
 
     __slots__ = ("answers", "bytes", "is_urgent", "left_bytes")
 
@@ -49,11 +49,11 @@ class FollowerRead:
         self.answers: Answers = {}
         self.bytes = 0
         self.left_bytes = max_bytes
-        self.is_urgent = False  # an error, a divergence: not to be held back
+        self.is_urgent = False  # an error or a divergence: do not delay the response
 
 
 async def handle(request: FetchRequest, context: "RequestContext") -> FetchResponse:
-    """At once when something is new, otherwise when it is, or when the follower's patience ends."""
+    """Respond at once if there is news, otherwise when there is, or at the follower's max wait."""
     session = _begin(request, context)
     try:
         reading = await _read(session, request.max_bytes, context)
@@ -72,10 +72,10 @@ def _begin(request: FetchRequest, context: "RequestContext") -> ReplicaFetchSess
     broker = context.broker
     context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
     if context.api_version < FETCH_REPLICA_STATE_FROM:
-        raise UnsupportedVersion(f"Followers fetch with version {FETCH_REPLICA_STATE_FROM} or later.")
+        raise UnsupportedVersion(f"A follower must use Fetch version {FETCH_REPLICA_STATE_FROM} or later.")
     replica = replica_of(request)
     if replica == broker.node_id or replica not in broker.partitions.image.brokers:
-        raise NotLeaderOrFollower(f"Broker {replica} is not registered, so it follows nothing.")
+        raise NotLeaderOrFollower(f"Broker {replica} is not registered.")
     session = broker.replica_sessions.begin(request, replica)
     session.broker_epoch = NO_EPOCH if request.replica_state is None else request.replica_state.replica_epoch
     session.fetched_ms = context.started_ms
@@ -93,7 +93,7 @@ def _find(topic_id: bytes, index: int, context: "RequestContext") -> Partition |
 
 
 def look_again(session: ReplicaFetchSession, reading: FollowerRead) -> None:
-    """Too little was found to be told now."""
+    """Too few bytes to respond: mark the partitions as ready again."""
     for followed in reading.answers:
         followed.told_high_watermark = followed.sent_offset = NO_OFFSET
         session.ready[followed] = None
@@ -107,13 +107,13 @@ async def _wait(
     epoch = session.epoch
     wait_ms = min(request.max_wait_ms, WAIT_MS_MAX)
     await session.wait(request.min_bytes - reading.bytes, wait_ms, has_news=bool(reading.answers))
-    if session.epoch != epoch:  # the follower has asked again: the answer to that says it all
+    if session.epoch != epoch:  # the follower has sent another fetch, whose response covers everything
         return FollowerRead(0)
     return await _read(session, request.max_bytes, context)
 
 
 def read_ready(session: ReplicaFetchSession, max_bytes: int, broker: "Broker") -> FollowerRead:
-    """Look at partitions with news, until the answer is full or has many: the others go with the next, in turns."""
+    """Read partitions with news, until the response is full or large; the rest goes with the next one."""
     reading = FollowerRead(max_bytes)
     for followed in list(islice(session.ready, PARTITIONS_AT_ONCE)):
         if reading.left_bytes <= 0 and reading.bytes:
@@ -125,12 +125,12 @@ def read_ready(session: ReplicaFetchSession, max_bytes: int, broker: "Broker") -
 
 
 async def _read(session: ReplicaFetchSession, max_bytes: int, context: "RequestContext") -> FollowerRead:
-    """Look at every partition with news, until the answer is full; those that are left go first the next time."""
+    """Read every partition with news, until the response is full; the rest comes first the next time."""
     reading = FollowerRead(max_bytes)
     turn = TimeSlice(context)
     epoch = session.epoch
     for followed in list(session.ready):
-        if followed not in session.ready:  # forgotten while others had their turn
+        if followed not in session.ready:  # forgotten while other work ran
             continue
         if reading.left_bytes <= 0 and reading.bytes:
             break
@@ -145,7 +145,7 @@ async def _read(session: ReplicaFetchSession, max_bytes: int, context: "RequestC
 
 
 def _read_one(followed: SessionPartition, reading: FollowerRead, broker: "Broker") -> Any:
-    """The answer about one partition; None if there is no news."""
+    """The response for one partition; None if there is no news."""
     session = followed.session
     del session.ready[followed]
     partition = followed.partition
@@ -170,15 +170,15 @@ def _check(followed: SessionPartition, partition: Partition | None, broker: "Bro
     if partition is None:
         image = broker.partitions.image
         if TopicId(followed.key[0]) not in image.topics_by_id:
-            raise UnknownTopicId("There is no topic with this id.")
-        raise NotLeaderOrFollower("This broker has no copy of the partition.")
+            raise UnknownTopicId("Unknown topic id.")
+        raise NotLeaderOrFollower("This broker has no replica of the partition.")
     if partition.topic_id != followed.key[0] or not partition.is_leader:
         raise NotLeaderOrFollower(f"This broker does not lead {partition.name}.")
     if followed.leader_epoch == NO_EPOCH:
-        raise FencedLeaderEpoch("A follower must say in which leader epoch it follows.")
+        raise FencedLeaderEpoch("A follower must send its leader epoch.")
     partition.check_epoch(followed.leader_epoch)
     if partition.leading is None:
-        raise NotLeaderOrFollower(f"{partition.name} has one replica.")
+        raise NotLeaderOrFollower(f"{partition.name} has only one replica.")
 
 
 def _read_partition(followed: SessionPartition, partition: Partition, reading: FollowerRead, broker: "Broker") -> Any:
@@ -190,7 +190,7 @@ def _read_partition(followed: SessionPartition, partition: Partition, reading: F
             reading.is_urgent = True
             return _diverging(followed, partition, *diverging)
         if not log.start_offset <= offset <= log.end_offset:
-            raise OffsetOutOfRange(f"{partition.name} holds offsets {log.start_offset} to {log.end_offset}.")
+            raise OffsetOutOfRange(f"{partition.name} has offsets {log.start_offset} to {log.end_offset}.")
         leading.fetched(followed)
     records: FileSlice | None = None
     if offset >= log.end_offset:
@@ -213,7 +213,7 @@ def _slice(followed: SessionPartition, partition: Partition, reading: FollowerRe
         followed.session.ready[followed] = None  # there was no room for it
         return None
     if followed.sent_offset == followed.offset:
-        partition.check_batch(followed.offset)  # it was sent that, and asks for it again
+        partition.check_batch(followed.offset)  # it was sent this batch and fetches it again
     followed.sent_offset = followed.offset
     reading.bytes += records.length
     reading.left_bytes -= records.length
@@ -247,7 +247,7 @@ def _diverging(followed: SessionPartition, partition: Partition, epoch: int, end
 
 
 def is_warm(reading: FollowerRead) -> bool:
-    """Whether all of it is in the page cache: a send must not wait for the disk. What was written just now is."""
+    """Whether everything is in the page cache, as recent writes are: a send must not block on the disk."""
     return all(
         followed.was_at_end
         or not isinstance(records := answer.records, FileSlice)
@@ -257,7 +257,7 @@ def is_warm(reading: FollowerRead) -> bool:
 
 
 async def warm(reading: FollowerRead, executor: Executor) -> None:
-    """What is not in the page cache is read beside the loop first."""
+    """Read what is not in the page cache in the executor first."""
     for answer in reading.answers.values():
         records = answer.records
         if isinstance(records, FileSlice) and not records.file.is_cached(records.length, records.position):
@@ -265,7 +265,7 @@ async def warm(reading: FollowerRead, executor: Executor) -> None:
 
 
 def told(reading: FollowerRead) -> dict[bytes, list[Any]]:
-    """The answers by topic."""
+    """The responses by topic."""
     topics: dict[bytes, list[Any]] = {}
     for followed, answer in reading.answers.items():
         topics.setdefault(followed.key[0], []).append(answer)

@@ -1,4 +1,4 @@
-"""Fetch on the controllers' listener: nodes that keep the metadata log fetch it from its leader."""
+"""Fetch on a controller listener: replicas of the metadata log fetch from the quorum leader."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -25,7 +25,7 @@ PartitionAnswer = FetchResponse.PartitionData
 
 
 async def handle(request: FetchRequest, context: RequestContext) -> FetchResponse:
-    """Waits for records, and for news of what is committed."""
+    """Wait for records, or for a new high watermark."""
     check_member(request.cluster_id, context)
     wanted = _only_partition(request.topics, context.api_version)
     replica_id = request.replica_id
@@ -68,7 +68,7 @@ def _only_partition(topics: Sequence[Any], version: int) -> Any:
         and partitions[0].partition == METADATA_PARTITION
     )
     if not is_it:
-        raise InvalidRequest(f"Controllers serve {METADATA_TOPIC}-{METADATA_PARTITION} and nothing else.")
+        raise InvalidRequest(f"Controllers serve {METADATA_TOPIC}-{METADATA_PARTITION} only.")
     return partitions[0]
 
 

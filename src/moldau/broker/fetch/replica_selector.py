@@ -1,4 +1,4 @@
-"""Which replica a consumer should read from (KIP-392): one in its own rack, where brokers are told to choose so."""
+"""The preferred read replica of a consumer (KIP-392): one in its own rack, if the rack-aware selector is set."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def select_preferred_replica(request: Any, offset: int, partition: Partition, context: "RequestContext") -> int | None:
-    """The follower to be asked instead of us, if there is a better one for this consumer."""
+    """The follower that the consumer should fetch from, if there is a better replica than this one."""
     leading = partition.leading
     if leading is None or not request.rack_id:
         return None
@@ -26,5 +26,5 @@ def select_preferred_replica(request: Any, offset: int, partition: Partition, co
         and image.brokers[replica].address(context.listener) is not None
         and progress.log_start_offset <= offset <= progress.end_offset
     ]
-    # Whoever has most; the lowest id of equals.
+    # The highest offset; among equals the lowest id.
     return -max(near)[1] if near else None

@@ -1,8 +1,10 @@
-"""Fetch sessions of followers: each names its partitions once, and a leader looks only at those with news.
+"""Fetch sessions of followers: a leader looks only at partitions with news.
 
-A consumer's session is gone through with every fetch. A follower may share a thousand partitions with its leader and
-fetch after every batch, so here it is the partitions that tell the session: they have grown, more of them is committed,
-or somebody else leads them.
+A consumer's session is scanned with every fetch. A follower may share a thousand partitions with its leader and fetch
+after every batch, so here the partitions notify the session: their log has grown, the high watermark has advanced, or
+the leadership has changed.
+
+    partition.append -> SessionPartition.grew -> session.ready + waiter -> response
 """
 
 import asyncio
@@ -16,28 +18,28 @@ from moldau.model.ids import NO_EPOCH, NO_OFFSET
 from moldau.model.ports import Random
 from moldau.model.protocol import FINAL_SESSION_EPOCH, INITIAL_SESSION_EPOCH, NO_FETCH_SESSION, SESSION_EPOCH_MAX
 
-SESSIONS_PER_REPLICA_MAX: Final = 8  # more than a follower opens at a time; the one used longest ago goes
+SESSIONS_PER_REPLICA_MAX: Final = 8  # more than a follower opens; the least recently used one is evicted
 REPLICAS_MAX: Final = 1000
-COMMITTED_MS: Final = 10.0  # so long is a follower left without word of a new high watermark, if nothing else is new
+COMMITTED_MS: Final = 10.0  # a new high watermark alone is sent to followers after at most this time
 
 Key = tuple[bytes, int]  # topic id and partition
 FindPartition = Callable[[bytes, int], Partition | None]
 
 
 class FetchWaiter(Protocol):
-    """A fetch that waits. Each call ends its wait; whoever waits no longer does nothing."""
+    """A delayed fetch. Each call ends its wait; a completed waiter ignores it."""
 
     def came(self) -> None:
-        """There is enough to read. It may be read, and sent, within this call."""
+        """There is enough to read. It may be read and sent within this call."""
         ...
 
     def end(self) -> None:
-        """Something else is new, or the time is up. Roles may be changing: it goes on in a later turn."""
+        """There is other news, or the deadline. Roles may be changing, so continue in a later turn."""
         ...
 
 
 class _FutureWaiter:
-    """A handler that waits for a future."""
+    """A handler that awaits a future."""
 
     __slots__ = ("done",)
 
@@ -52,7 +54,7 @@ class _FutureWaiter:
 
 
 class SessionPartition:
-    """One partition in a follower's session: what it asked for last, and what it was told."""
+    """One partition in a follower's session: its last fetch position, and what was sent to it."""
 
     __slots__ = (
         "is_counted",
@@ -76,19 +78,19 @@ class SessionPartition:
         self.key = key
         self.partition: Partition | None = None
         self.offset = NO_OFFSET
-        self.sent_offset = NO_OFFSET  # of the last records that it was sent
+        self.sent_offset = NO_OFFSET  # of the last records that were sent
         self.max_bytes = 0
         self.leader_epoch = NO_EPOCH
         self.last_fetched_epoch = NO_EPOCH
         self.log_start_offset = NO_OFFSET
         self.told_high_watermark = NO_OFFSET
         self.told_start_offset = NO_OFFSET
-        self.is_counted = False  # what it asked for says how far its log is, in the present leader epoch
-        self.was_at_end = False  # when it was named: what it is sent has been written since
-        self.is_held_back = False  # by a throttle, until a timer rings
+        self.is_counted = False  # its fetch offset is the follower's log end offset in the current leader epoch
+        self.was_at_end = False  # when it was named: everything sent since is newer
+        self.is_held_back = False  # throttled, until a timer fires
 
     def ask(self, asked: Any, partition: Partition | None) -> None:
-        """It is named in a fetch."""
+        """The partition is named in a fetch."""
         self.offset = asked.fetch_offset
         self.max_bytes = asked.partition_max_bytes
         self.leader_epoch = asked.current_leader_epoch
@@ -106,20 +108,20 @@ class SessionPartition:
         if self.partition is not None:
             self.partition.followers.pop(self, None)
 
-    # What its partition tells
+    # Notifications of the partition
 
     def grew(self, count: int) -> None:
-        """So many more bytes can be fetched."""
+        """`count` more bytes can be fetched."""
         self.session.ready[self] = None
         self.session.came(count)
 
     def committed(self) -> None:
-        """The high watermark has moved."""
+        """The high watermark has advanced."""
         self.session.ready[self] = None
         self.session.tell_soon()
 
     def changed(self) -> None:
-        """Another leader, or another epoch of this one: what it said before says nothing about this one."""
+        """Another leader or leader epoch: earlier fetch positions do not count."""
         self.is_counted = False
         self.session.ready[self] = None
         self.session.wake()
@@ -129,19 +131,19 @@ class SessionPartition:
 
 
 class ReplicaFetchSession:
-    """What one follower fetches here."""
+    """The fetch session of one follower."""
 
     def __init__(self, session_id: int, replica: int) -> None:
         self.session_id = session_id
         self.replica = replica
         self.broker_epoch = NO_EPOCH
         self.epoch = 1
-        self.fetched_ms = 0.0  # when it last asked, whatever it named
+        self.fetched_ms = 0.0  # when its last fetch arrived, whichever partitions that named
         self.followed: dict[Key, SessionPartition] = {}
-        self.ready: dict[SessionPartition, None] = {}  # those with news, the longest waiting first
+        self.ready: dict[SessionPartition, None] = {}  # partitions with news, the longest waiting first
         self.fetch_requested_by: dict[
             SessionPartition, None
-        ] = {}  # those whose leader waits for the next fetch, see questions.py
+        ] = {}  # partitions with a pending leadership check, see leadership_check.py
         self._waiting: FetchWaiter | None = None
         self._needed_bytes = 0
         self._patience = LazyTimer(self.wake)
@@ -176,28 +178,28 @@ class ReplicaFetchSession:
         self._patience.close()
         self._soon.close()
 
-    # Whether this node still leads
+    # Leadership checks
 
     def request_fetch(self, followed: SessionPartition) -> None:
-        """Its leader wants to hear from the follower: no fetch is kept waiting until it has."""
+        """A leadership check waits for the follower's next fetch: do not delay its fetches until then."""
         self.fetch_requested_by[followed] = None
         self.wake()
 
     def notify_leadership_checks(self) -> None:
-        """The follower has asked again."""
+        """The follower has fetched again."""
         for followed in list(self.fetch_requested_by):
             leading = None if followed.partition is None else followed.partition.leading
             if leading is None or not leading.leadership_check.fetched(followed):
                 del self.fetch_requested_by[followed]
 
-    # Waiting for news
+    # Delayed fetches
 
     @property
     def is_waiting(self) -> bool:
         return self._waiting is not None
 
     async def wait(self, needed_bytes: int, wait_ms: float, *, has_news: bool) -> None:
-        """Until so many bytes have come, or something else is new, or the time is up, or the follower asks again."""
+        """Wait for `needed_bytes`, other news, the deadline, or the follower's next fetch."""
         waiting = _FutureWaiter()
         self.begin_wait(waiting, needed_bytes, wait_ms, has_news=has_news)
         try:
@@ -220,7 +222,7 @@ class ReplicaFetchSession:
             self._soon.stop()
 
     def came(self, count: int) -> None:
-        """So many more bytes. What comes while the follower is busy with them goes with its next fetch, all at once."""
+        """`count` more bytes. Bytes that arrive while the follower processes a response go with its next fetch."""
         self._needed_bytes -= count
         if self._needed_bytes <= 0:
             waiting, self._waiting = self._waiting, None
@@ -233,7 +235,7 @@ class ReplicaFetchSession:
             waiting.end()
 
     def later(self, followed: SessionPartition, delay_ms: float) -> None:
-        """It may not be sent more just now. One timer is enough, however often it is looked at meanwhile."""
+        """The follower is throttled for now. One timer is enough, however often this is called."""
         if not followed.is_held_back:
             followed.is_held_back = True
             asyncio.get_running_loop().call_later(delay_ms / 1000, self._go_on, followed)
@@ -244,13 +246,13 @@ class ReplicaFetchSession:
             followed.grew(self._needed_bytes)
 
     def tell_soon(self) -> None:
-        """Not at once: with the next batch, which is likely to come, it costs nothing."""
+        """Delay the notification: with the next batch, which is likely to come soon, it is free."""
         if self._waiting is not None and not self._soon.is_set:
             self._soon.set(COMMITTED_MS)
 
 
 class ReplicaFetchSessions:
-    """All sessions of followers, by id. Bounded by the number of brokers, for only those have them."""
+    """All sessions of followers, by id. Bounded by the number of brokers."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -260,7 +262,7 @@ class ReplicaFetchSessions:
         return len(self._sessions)
 
     def begin(self, request: Any, replica: int) -> ReplicaFetchSession:
-        """The session of a request, a new one if it asks for that; raises if it is unknown or out of step."""
+        """The session of a request, or a new one; raises if it is unknown or has another epoch."""
         if request.session_epoch in (INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH):
             self._end(request.session_id, replica)
             session = ReplicaFetchSession(NO_FETCH_SESSION, replica)
@@ -269,22 +271,22 @@ class ReplicaFetchSessions:
             return session
         known = self._sessions.get(request.session_id)
         if known is None or known.replica != replica:
-            raise FetchSessionIdNotFound(f"There is no fetch session {request.session_id}.")
+            raise FetchSessionIdNotFound(f"Unknown fetch session {request.session_id}.")
         if known.epoch != request.session_epoch:
             raise InvalidFetchSessionEpoch(f"Fetch session {known.session_id} expects epoch {known.epoch}.")
         self.go_on(known)
         return known
 
     def find(self, session_id: int, session_epoch: int, replica: int) -> ReplicaFetchSession | None:
-        """The session that expects such a fetch next."""
+        """The session that expects this fetch next."""
         known = self._sessions.get(session_id)
         return known if known is not None and known.replica == replica and known.epoch == session_epoch else None
 
     def go_on(self, known: ReplicaFetchSession) -> None:
-        """Another fetch of it has come."""
+        """Another fetch of the session has arrived."""
         self._sessions[known.session_id] = self._sessions.pop(known.session_id)
         known.epoch = 1 if known.epoch == SESSION_EPOCH_MAX else known.epoch + 1
-        known.wake()  # an earlier fetch of the session that still waits: whoever asks again has news
+        known.wake()  # end the wait of an earlier fetch: a repeated fetch carries news
 
     def _add(self, session: ReplicaFetchSession) -> None:
         own = [each for each in self._sessions.values() if each.replica == session.replica]

@@ -12,14 +12,14 @@ from moldau.model.ports import Random
 from moldau.model.protocol import FINAL_SESSION_EPOCH, INITIAL_SESSION_EPOCH, NO_FETCH_SESSION, SESSION_EPOCH_MAX
 
 EVICTION_MS: Final = 120_000.0
-PARTITIONS_MAX: Final = 200_000  # in all sessions together; who comes later is served without one
+PARTITIONS_MAX: Final = 200_000  # in all sessions together; beyond it fetches get no session
 
 Key = tuple[str | bytes, int]  # a topic by name, or from version 13 on by id, and a partition
 
 
 @dataclass(slots=True)
 class Wanted:
-    """One partition that a client fetches, and what it was last told of it."""
+    """One partition that a client fetches, and the state last sent to it."""
 
     topic: str
     topic_id: bytes
@@ -40,7 +40,7 @@ class Wanted:
 
 @dataclass(slots=True)
 class Session:
-    """What the broker remembers of one client's fetches. Partitions that were served go to the end of the line."""
+    """The fetch session of one client. Partitions whose records were sent move to the end of the order."""
 
     session_id: int
     uses_topic_ids: bool
@@ -51,14 +51,14 @@ class Session:
     waiting: DelayedFetch | None = None
 
     def served(self, key: Key) -> None:
-        wanted = self.wanted.pop(key, None)  # another request of the session may have forgotten it meanwhile
+        wanted = self.wanted.pop(key, None)  # another request of the session may have removed it
         if wanted is not None:
             self.wanted[key] = wanted
 
 
 @dataclass(slots=True)
 class Fetching:
-    """One fetch request, with its session if it has one: what to read, and how to answer."""
+    """One fetch request and its session, if any: the partitions to read, and how to respond."""
 
     wanted: dict[Key, Wanted]
     session: Session | None
@@ -70,7 +70,7 @@ class Fetching:
 
     @contextmanager
     def waits(self, wait: DelayedFetch) -> Iterator[None]:
-        """The session knows of the wait, so that its end can end it."""
+        """Register the wait with the session, so that the end of the session ends it."""
         if self.session is None:
             yield
             return
@@ -81,7 +81,7 @@ class Fetching:
             self.session.waiting = None
 
     def is_worth_telling(self, key: Key, wanted: Wanted, answer: Any) -> bool:
-        """Whether an incremental answer has to mention the partition; remembers what it says."""
+        """Whether an incremental response must include the partition; remembers the state sent."""
         has_records = len(answer.records or b"") > 0
         is_news = (
             has_records
@@ -93,14 +93,14 @@ class Fetching:
         wanted.told_high_watermark = answer.high_watermark
         wanted.told_start_offset = answer.log_start_offset
         if answer.error_code != 0:
-            wanted.told_high_watermark = NO_OFFSET  # so that the recovery is told as well
+            wanted.told_high_watermark = NO_OFFSET  # so that the recovery is sent as well
         if has_records and self.session:
             self.session.served(key)
         return is_news or not self.is_incremental
 
 
 class FetchSessions:
-    """All sessions of a broker, at most `slots` of them, with a bound on their partitions too."""
+    """All consumer sessions of a broker, at most `slots`, with a limit on their partitions too."""
 
     def __init__(self, random: Random, slots: int) -> None:
         self._random = random
@@ -116,7 +116,7 @@ class FetchSessions:
         return sum(len(session.wanted) for session in self._sessions.values())
 
     def begin(self, request: Any, *, uses_topic_ids: bool, now_ms: float) -> Fetching:
-        """What this request fetches; raises what a client must hear when its session is unknown or out of step."""
+        """The partitions to fetch; raises if the session is unknown or has another epoch."""
         named = _named(request.topics, uses_topic_ids)
         if request.session_epoch in (INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH):
             if request.session_id != NO_FETCH_SESSION:
@@ -128,7 +128,7 @@ class FetchSessions:
         session = self._continue(request, uses_topic_ids, now_ms)
         if not named.keys() <= session.wanted.keys() and self.partition_count + len(named) > PARTITIONS_MAX:
             self._end(session.session_id)
-            raise FetchSessionIdNotFound("There is no room for more partitions in this broker's fetch sessions.")
+            raise FetchSessionIdNotFound("Too many partitions in this broker's fetch sessions.")
         for key, wanted in named.items():
             if key in session.wanted:
                 session.wanted[key].update(wanted)
@@ -139,7 +139,7 @@ class FetchSessions:
         return Fetching(dict(session.wanted), session, is_incremental=True)
 
     def _end(self, session_id: int) -> None:
-        """A fetch of the session that still waits is answered now: a client that closes waits for nothing else."""
+        """Complete a delayed fetch of the session: a closing client waits for it."""
         session = self._sessions.pop(session_id, None)
         if session is not None and session.waiting is not None:
             session.waiting.wake()
@@ -147,7 +147,7 @@ class FetchSessions:
     def _continue(self, request: Any, uses_topic_ids: bool, now_ms: float) -> Session:
         session = self._sessions.get(request.session_id)
         if session is None:
-            raise FetchSessionIdNotFound(f"There is no fetch session {request.session_id}.")
+            raise FetchSessionIdNotFound(f"Unknown fetch session {request.session_id}.")
         if session.uses_topic_ids is not uses_topic_ids:
             raise FetchSessionTopicIdError("A fetch session may not change between topic names and topic ids.")
         if session.epoch != request.session_epoch:
@@ -170,7 +170,7 @@ class FetchSessions:
         return session
 
     def _evict(self, size: int, now_ms: float) -> bool:
-        """Make room: the least recently used if it has been idle, else a smaller one that had its time."""
+        """Make room: evict the least recently used session if it is idle, else a smaller old one."""
         if not self._sessions:
             return False
         victim = next(iter(self._sessions.values()))

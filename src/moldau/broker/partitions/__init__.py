@@ -1,1 +1,1 @@
-"""The partitions this node holds: their logs, what waits on them, and their upkeep."""
+"""The partitions of this node: their logs, roles, waiters and maintenance."""

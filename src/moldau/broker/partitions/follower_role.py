@@ -1,4 +1,13 @@
-"""A partition that this node follows: what came from its leader goes into the log, and what must go is cut."""
+"""The follower role of a partition: append what the leader sends, truncate what it does not have.
+
+The fetcher (`replicas/fetcher.py`) drives it, one FollowerRole per leader epoch:
+
+    ask() -> fetch request -> take(): append batches, advance the high watermark
+                           -> diverging epoch: cut() -> flush the truncation -> ask()
+
+A response is used only if the log has not changed since its request (`is_open_to`). With `flush.messages=1` the fetch
+offset reports only flushed records, because the leader counts it towards the high watermark.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,11 +22,11 @@ from moldau.wire.follower_fetch import FetchPartition
 
 
 def _nobody() -> None:
-    """Nobody waits."""
+    """Ignore the notification."""
 
 
 class FollowerRole:
-    """One leader epoch of one partition, followed."""
+    """One leader epoch of one partition, as a follower."""
 
     __slots__ = (
         "_asked",
@@ -39,18 +48,18 @@ class FollowerRole:
         self.key = bytes(partition.topic_id), partition.name.partition
         self.machine = machine
         self.is_in_sync = is_in_sync
-        self.is_held = False  # while the leader is asked something else
+        self.is_held = False  # while the leader handles another request for it
         self.is_in_session = False
-        self.asked_in = 0  # the number of the fetch that named it last, and what that said
+        self.asked_in = 0  # number of the last fetch that named it; its position then is in `_asked`
         self._asked = NO_EPOCH, NO_OFFSET, NO_EPOCH  # leader epoch, offset, last epoch
         self.failures = 0
-        self.go_on: Callable[[], None] = _nobody  # told that there may be a reason less to wait
-        self.when_synced: Callable[[], None] = _nobody  # told that all of the log is on disk
+        self.go_on: Callable[[], None] = _nobody  # called when one reason to wait is gone
+        self.when_synced: Callable[[], None] = _nobody  # called when the whole log is flushed
         self._uncommitted = UncommittedBytes()
 
     @property
     def is_current(self) -> bool:
-        """Whether the partition is still followed, in this epoch."""
+        """Whether the partition still follows in this epoch."""
         return self.partition.following is self
 
     @property
@@ -59,24 +68,24 @@ class FollowerRole:
 
     @property
     def waits_for_sync(self) -> bool:
-        """Whether the leader may not be told yet how far the log is: the topic wants it on disk."""
+        """Whether the fetch has to wait for a flush, because the topic requires flushed records."""
         log = self.partition.log
         return log.settings.flush_messages == FLUSH_EVERY_MESSAGE and log.recovery_point < log.end_offset
 
     def ask(self, number: int, max_bytes: int) -> FetchPartition:
-        """What a fetch says of it."""
+        """The partition's entry in a fetch request."""
         machine = self.machine
         self.asked_in = number
         self._asked = machine.leader_epoch, machine.fetch_offset, machine.last_fetched_epoch
         return FetchPartition(*self.key, *self._asked, self.partition.log.start_offset, max_bytes)
 
     def is_open_to(self, number: int) -> bool:
-        """Whether an answer to fetch `number` still fits the log, and the log is not about to be cut."""
+        """Whether a response to fetch `number` still fits the log, and no truncation is pending."""
         is_waiting = self.is_current and not self.is_held
         return is_waiting and self.asked_in <= number and self.machine.expects(*self._asked)
 
     def take(self, answer: Any, now_ms: int) -> int:
-        """Append what came, and note what the leader says beside it; how many bytes the log grew by."""
+        """Append the fetched records and the leader's offsets; return by how many bytes the log grew."""
         partition, machine = self.partition, self.machine
         count = len(answer.records or b"")
         if count:
@@ -92,8 +101,8 @@ class FollowerRole:
         return count
 
     def _begin_with(self, records: memoryview) -> None:
-        """The leader's log may begin within a batch, where the records before were deleted: an empty one is to hold all
-        of that batch, too, though it begins where the leader's does."""
+        """The leader's log may start within a batch (after DeleteRecords). An empty follower log takes that whole
+        batch, but starts at the leader's log start offset."""
         log = self.partition.log
         if len(records) >= HEADER_BYTES:
             first = read_header(records)
@@ -101,14 +110,14 @@ class FollowerRole:
                 log.truncate_fully_and_start_at(first.base_offset)
 
     def replay_for(self, cut: Truncation) -> ProducerReplay | None:
-        """What there is to find out before a cut, if anything, so that the cut itself takes no time."""
+        """Prepare a truncation: the producer state to rebuild, if any, so that the truncation itself is quick."""
         log = self.partition.log
         if isinstance(cut, RestartAt) or not log.segment_base_offsets[0] < cut.end_offset < log.end_offset:
             return None
         return log.replay_producers_below(cut.end_offset)
 
     def cut(self, cut: Truncation, replay: ProducerReplay | None = None) -> None:
-        """Drop from the log what its leader does not have. It is to be synced before the leader is asked again."""
+        """Truncate records that the leader does not have. Flush this before the next fetch."""
         log = self.partition.log
         if isinstance(cut, RestartAt):
             log.truncate_fully_and_start_at(cut.start_offset)
@@ -118,6 +127,6 @@ class FollowerRole:
         self.partition.high_watermark = self.machine.high_watermark
 
     def synced(self) -> None:
-        """More of the log is on disk."""
+        """More of the log is flushed."""
         if not self.waits_for_sync:
             self.when_synced()

@@ -1,4 +1,14 @@
-"""A partition that this node leads and others follow: what its machine says is put into effect here."""
+"""The leader role of a partition with followers: carries out the effects of its replication machine.
+
+One LeaderRole per leader epoch. Inputs are appends, flushes, follower fetches, ticks and metadata changes; the machine
+decides the high watermark and proposes ISR changes:
+
+    append / flush / fetch -> LeaderMachine -> high watermark -> commit waiters and delayed fetches
+    tick / metadata        -> LeaderMachine -> ProposeIsr -> AlterPartition (replicas/isr_changes.py)
+
+The high watermark never exceeds the log end offset of any ISR member, nor this broker's flushed offset where the topic
+requires flushed records.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -21,13 +31,13 @@ from moldau.model.errors import (
 )
 from moldau.model.ports import Clock
 
-UNDER_WAY_MS: Final = 10_000.0  # so long may a request be, that a producer sent behind one that was sent away
+UNDER_WAY_MS: Final = 10_000.0  # how long a batch may be in flight that a producer pipelined behind a rejected one
 
 Propose = Callable[["LeaderRole", ProposeIsr], None]
 
 
 class LeaderRole:
-    """One leader epoch of one partition. The high watermark is the machine's, never that of the log's end."""
+    """One leader epoch of one partition. The high watermark comes from the machine, not from the log end offset."""
 
     __slots__ = (
         "_clock",
@@ -53,38 +63,40 @@ class LeaderRole:
         self._gathered_bytes = 0
         self._start_waits = OffsetWaiters()
         self._since_ms = clock.monotonic_ms()
-        self._refusal: KafkaError | None = None  # of the last batch that was sent away
+        self._refusal: KafkaError | None = None  # of the last rejected batch
         self._refused_ms = 0.0
 
     @property
     def recent_rejection(self) -> KafkaError | None:
-        """Why a batch that came a moment ago was not taken, if one may have been: others behind it are under way."""
+        """The error of a batch rejected a moment ago, if any: batches pipelined behind it may still arrive."""
         name, now_ms = self.partition.name, self._clock.monotonic_ms()
         if now_ms - self._since_ms < UNDER_WAY_MS:
-            return NotLeaderOrFollower(f"This broker leads {name} only now, and has not taken what came before.")
+            return NotLeaderOrFollower(
+                f"This broker has just become the leader of {name}; earlier batches were not appended."
+            )
         if self._refusal is not None and now_ms - self._refused_ms < UNDER_WAY_MS:
-            return type(self._refusal)(f"{name} has not taken what came before: {self._refusal.message}")
+            return type(self._refusal)(f"{name}: an earlier batch was rejected: {self._refusal.message}")
         return None
 
     def refuse(self, error: KafkaError) -> KafkaError:
-        """A batch is sent away for now. Others behind it may be under way."""
+        """Remember that a batch was rejected with a retriable error: others behind it may be in flight."""
         self._refusal, self._refused_ms = error, self._clock.monotonic_ms()
         return error
 
     def begin(self) -> None:
-        """The machine may know more to be committed, where nobody has to be waited for."""
+        """Apply the machine's initial high watermark, which may be higher if there is no follower to wait for."""
         self._settle()
 
     # -- the log
 
     def appended(self, count: int, *, is_written: bool) -> None:
-        """A batch of `count` bytes. Followers hear of it when it is written: at once, or when the turn ends."""
+        """A batch of `count` bytes. Followers are notified when it is written: at once, or when the turn ends."""
         self._gathered_bytes += count
         if is_written:
             self.written()
 
     def written(self) -> None:
-        """What was appended can be fetched now."""
+        """Appended records can be fetched now."""
         partition, machine = self.partition, self.machine
         count, self._gathered_bytes = self._gathered_bytes, 0
         end_offset = partition.log.end_offset
@@ -99,7 +111,7 @@ class LeaderRole:
             each.grew(count)
 
     def _was_caught_up(self, follower: RemoteFollower) -> None:
-        """Until now it was: its last fetch said so, though it may not have named this partition again."""
+        """The follower was caught up until now by its last fetch, even if that did not name this partition again."""
         session = follower.session
         progress = self.machine.followers.get(session.replica)
         if progress is None or progress.broker_epoch != session.broker_epoch:
@@ -108,15 +120,15 @@ class LeaderRole:
             self._count(follower)
 
     def synced(self) -> None:
-        """More of the log is on disk."""
+        """More of the log is flushed."""
         partition = self.partition
         self.machine.appended(partition.log.end_offset, partition.durable_offset, self._clock.monotonic_ms())
         self._settle()
 
     def turn_ended(self, *, has_failed: bool) -> None:
-        """What was gathered in this turn is written, or could not be."""
+        """The batches gathered in this turn are written, or their write has failed."""
         end_offset = self.partition.log.end_offset
-        if not has_failed or end_offset > self.machine.end_offset:  # some of it was written at least
+        if not has_failed or end_offset > self.machine.end_offset:  # at least some of it was written
             self.written()
             return
         self._gathered_bytes = 0
@@ -125,10 +137,10 @@ class LeaderRole:
     # -- followers
 
     def fetched(self, follower: RemoteFollower) -> None:
-        """It asked for what is at its offset, and its log is a prefix of ours."""
+        """The follower fetched at its offset, and its log is a prefix of this one."""
         if follower.session.replica not in self.machine.followers:
-            # In our leader epoch, so its metadata is newer than ours: it will be one of the replicas in a moment.
-            raise UnknownLeaderEpoch(f"Broker {follower.session.replica} is not known here as a replica.")
+            # It knows our leader epoch, so its metadata is newer: it will be a replica here in a moment.
+            raise UnknownLeaderEpoch(f"Broker {follower.session.replica} is not a known replica.")
         self._count(follower)
         follower.is_counted = True
         self.leadership_check.follower_added(follower)
@@ -145,30 +157,30 @@ class LeaderRole:
             self._propose(self, proposal)
 
     def start_wait(self, offset: int) -> asyncio.Future[None]:
-        """Done when no copy on a broker that is up begins before `offset`."""
+        """Done when no replica on a live broker starts below `offset`."""
         wait = self._start_waits.wait_for(offset)
         self._start_waits.reached(self.machine.low_watermark)
         return wait
 
     def end(self) -> None:
-        """Somebody else leads, or the next epoch of ours has begun."""
+        """Another broker leads, or the next epoch has begun."""
         self.leadership_check.end()
-        self._start_waits.fail(NotLeaderOrFollower(f"This broker leads {self.partition.name} no longer."))
+        self._start_waits.fail(NotLeaderOrFollower(f"This broker is no longer the leader of {self.partition.name}."))
 
     def check_enough(self) -> None:
-        """Refuse a write that is to be on `min.insync.replicas` replicas, when fewer are in sync."""
+        """Reject a write with acks=all when the ISR is smaller than `min.insync.replicas`."""
         if self.machine.is_under_min_isr:
             words = (
-                f"{self.partition.name} has {len(self.machine.isr)} replica(s) in sync, and "
+                f"{self.partition.name} has {len(self.machine.isr)} in-sync replica(s), but "
                 f"min.insync.replicas is {self.partition.log.settings.min_insync_replicas}."
             )
             raise self.refuse(NotEnoughReplicas(words))
 
     def check_enough_after_append(self) -> None:
-        """The same for a write that is committed, by those who were in sync until a moment ago."""
+        """The same for a write that is committed, by an ISR that has shrunk meanwhile."""
         if self.machine.is_under_min_isr:
             raise NotEnoughReplicasAfterAppend(
-                f"{self.partition.name} took it, but has only {len(self.machine.isr)} replica(s) in sync now."
+                f"The batch is in {self.partition.name}, but the ISR has shrunk to {len(self.machine.isr)} replica(s)."
             )
 
     # -- the controller, time and settings
@@ -194,7 +206,7 @@ class LeaderRole:
         self._settle()
 
     def _done(self, proposal: ProposeIsr | None) -> None:
-        """The controller may have been asked in this epoch and answer in the next: then it is nothing to us."""
+        """The response to an ISR proposal of an earlier epoch is ignored."""
         if self.partition.leading is not self:
             return
         if proposal is not None:
@@ -203,7 +215,7 @@ class LeaderRole:
         self._settle()
 
     def _settle(self) -> None:
-        """The high watermark of the machine becomes that of the partition."""
+        """Publish the machine's high watermark as the partition's."""
         high_watermark = self.machine.high_watermark
         partition = self.partition
         if high_watermark > partition.high_watermark:

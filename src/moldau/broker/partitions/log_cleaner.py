@@ -1,4 +1,4 @@
-"""Compaction of logs: planned here, done in a worker process, put into effect here."""
+"""Log compaction: planned here, run in a worker process, and put into effect here."""
 
 import dataclasses
 import logging
@@ -21,25 +21,26 @@ from moldau.storage.files import SyncFailed
 logger = logging.getLogger(__name__)
 
 REST_MS: Final = 10.0 * MINUTE_MS
-BYTES_PER_KEY: Final = 210  # what the worker's table of keys takes for each, measured with keys of 16 bytes
+BYTES_PER_KEY: Final = 210  # memory of the worker's key table per key, measured with keys of 16 bytes
 
 
 class ReplacedFiles(NamedTuple):
-    """Files that compaction has replaced, and how long somebody may still be sent from them."""
+    """Files that compaction has replaced, and how long sends may still read them."""
 
     paths: list[str]
     delay_ms: float
 
 
 class CleanerCheckpoint(NamedTuple):
-    """Up to where a log was compacted, and the leader epoch there: whatever comes after a cut has a later one."""
+    """The offset up to which a log is compacted, and the leader epoch there; a truncated log continues in a later
+    one."""
 
     offset: int
     epoch: int
 
 
 class LogCleaner:
-    """One log at a time, the dirtiest first."""
+    """Compacts one log at a time, the dirtiest first."""
 
     def __init__(self, partitions: Partitions, store: LogStore, clock: Clock, executor: Executor) -> None:
         self._partitions = partitions
@@ -49,7 +50,7 @@ class LogCleaner:
         self._cleaned: dict[Partition, CleanerCheckpoint] = {}
         self._busy_with: Partition | None = None
         self._uncleanable: set[Partition] = set()
-        self._resting: dict[Partition, float] = {}  # until when the others have their turn
+        self._resting: dict[Partition, float] = {}  # logs to skip, until when
         self.rounds = 0
         self.bytes_saved = 0
 
@@ -57,7 +58,7 @@ class LogCleaner:
         return self._busy_with is partition
 
     async def clean_dirtiest(self, memory_bytes: int) -> ReplacedFiles | None:
-        """Compact the log that needs it most; None when none needs it."""
+        """Compact the log that needs it most; None if none does."""
         found = self._dirtiest()
         if found is None:
             return None
@@ -68,9 +69,9 @@ class LogCleaner:
             result = await self._executor.work_on_files(compact, job)
             await self._partitions.checkpoint_recovery_points()
             if not partition.is_open:
-                return ReplacedFiles([], 0)  # the topic was deleted meanwhile, with all that was written
+                return ReplacedFiles([], 0)  # the topic was deleted meanwhile
             return await self._put_into_effect(partition, result)
-        except (OSError, SyncFailed) as error:  # what could not be synced is not part of the log yet, and is dropped
+        except (OSError, SyncFailed) as error:  # segments that could not be flushed are not part of the log yet
             if partition.is_open:
                 self._rest(partition, str(error))
             return ReplacedFiles([], 0)
@@ -78,20 +79,20 @@ class LogCleaner:
             self._give_up(partition, error)
             return ReplacedFiles([], 0)
         except Exception:
-            self._uncleanable.add(partition)  # a bug of ours, which the others have nothing to do with
+            self._uncleanable.add(partition)  # a bug, which must not affect other logs
             raise
         finally:
             self._busy_with = None
 
     def _give_up(self, partition: Partition, error: KafkaError) -> None:
-        """Records that cannot be read: they stay, and the other logs have their turn."""
-        logger.error("%s cannot be compacted, until the next start it is left alone: %s", partition.name, error)
+        """Its records cannot be read: keep them and continue with the other logs."""
+        logger.error("%s: compaction failed, skipping it until the next start: %s", partition.name, error)
         self._uncleanable.add(partition)
         if isinstance(error, CorruptBatch) and error.offset != NO_OFFSET and partition.is_open:
             partition.found(unreadable_from(error.offset, error))
 
     def _rest(self, partition: Partition, reason: str) -> None:
-        logger.warning("%s is compacted later, others have their turn: %s", partition.name, reason)
+        logger.warning("%s: compaction postponed: %s", partition.name, reason)
         self._resting[partition] = self._clock.monotonic_ms() + REST_MS
 
     def _dirtiest(self) -> tuple[Partition, CompactionJob] | None:
@@ -108,11 +109,11 @@ class LogCleaner:
         return chosen
 
     def _job(self, partition: Partition, now_ms: int) -> CompactionJob | None:
-        """What is to be done for one log. What is wrong with it is its own business."""
+        """The compaction of one log, if any. An error in it does not affect other logs."""
         try:
             partition.log.roll_if_due(now_ms)
-            # What is known to be on disk is not looked through after a power loss. In the rest, a gap tells of a batch
-            # that was lost, so compaction may leave none there.
+            # Recovery after a power loss skips flushed segments. In the rest, an offset gap means a lost batch, so
+            # compaction must not leave one there.
             until = min(partition.high_watermark, partition.log.recovery_point)
             return partition.log.compaction_job(self._cleaned_offset(partition), until, now_ms)
         except OSError as error:
@@ -136,17 +137,17 @@ class LogCleaner:
         self.rounds += 1
         self.bytes_saved += result.bytes_before - result.bytes_after
         logger.info(
-            "%s is compacted up to offset %d: %d bytes became %d",
+            "%s: compacted up to offset %d, %d -> %d bytes",
             partition.name,
             result.cleaned_offset,
             result.bytes_before,
             result.bytes_after,
         )
         unused = [path for path in paths if path.endswith(naming.CLEANED)]
-        for path in unused:  # at once: the next round writes under the same names
+        for path in unused:  # at once: the next round uses the same file names
             await self._executor.run(self._store.unlink, path)
         if not result.is_complete:
-            self._rest(partition, "there is too little room for all of it at once")
+            self._rest(partition, "not enough disk space for all of it at once")
         elif not unused:
             self._note(partition, result.cleaned_offset)
         await self._store.write_checkpoint(CLEANED, self._cleaned_offsets)

@@ -1,4 +1,4 @@
-"""Flush to disk: before messages are acknowledged where a topic asks for that, in the background elsewhere."""
+"""Flushes logs: before acknowledgement where a topic requires it, in the background elsewhere."""
 
 import asyncio
 import logging
@@ -15,11 +15,11 @@ logger = logging.getLogger(__name__)
 
 
 class LogFlusher:
-    """Syncs logs in the executor, one sync at a time for each.
+    """Flushes logs in the executor, one flush at a time per log.
 
-    Group commit: while a sync runs, appends go on; when it ends, everything it covered is committed and the next one
-    starts at once. There is no added wait. A sync that fails is never tried again, because the kernel may have dropped
-    what it could not write: the node stops.
+    Group commit: appends continue while a flush runs; when it ends, everything it covered is committed and the next one
+    starts at once, without added delay. A failed fsync is never retried, because the kernel may have dropped the dirty
+    pages: the node stops.
     """
 
     def __init__(self, executor: Executor, clock: Clock, on_failure: Callable[[str, SyncFailed], None]) -> None:
@@ -31,21 +31,21 @@ class LogFlusher:
         self.latency = LatencyMeter()
 
     def request(self, partition: Partition) -> None:
-        """Flush what the partition's log holds now, soon."""
+        """Flush the partition's log soon."""
         self._wanted.add(partition)
         if partition not in self._tasks:
             task = asyncio.get_running_loop().create_task(self._run(partition))
             self._tasks[partition] = task
 
     async def finish(self, partition: Partition) -> None:
-        """Until no sync of the partition is under way."""
+        """Wait until no flush of the partition is running."""
         self._wanted.discard(partition)
         task = self._tasks.get(partition)
         if task is not None:
             await asyncio.wait([task])
 
     async def sync_now(self, partition: Partition) -> None:
-        """Flush all that is to be flushed, and wait for it. Whether it went well, the log knows."""
+        """Flush everything and wait. The log itself records a failure."""
         self.request(partition)
         await asyncio.wait([self._tasks[partition]])
 
@@ -55,16 +55,16 @@ class LogFlusher:
                 self._wanted.discard(partition)
                 await self._sync(partition)
         except StorageFailed as error:
-            logger.debug("Not flushed, the log has failed: %s", error)
+            logger.debug("Flush skipped: the log has failed: %s", error)
         except SyncFailed as error:
-            self._on_failure(f"{partition.name} could not be synced", error)
-        except OSError as error:  # nothing is lost; the next append or the next round of upkeep tries again
-            logger.warning("%s could not be flushed and will be tried again: %s", partition.name, error)
+            self._on_failure(f"{partition.name}: fsync failed", error)
+        except OSError as error:  # nothing is lost; the next append or the next maintenance round retries
+            logger.warning("%s: flush failed, will retry: %s", partition.name, error)
         finally:
             del self._tasks[partition]
 
     async def sync_last(self, partition: Partition) -> None:
-        """All that a log holds, before it is closed."""
+        """Flush the whole log before it is closed."""
         await self._run_flush(partition, partition.log.begin_close(self._clock.wall_ms()))
 
     async def _run_flush(self, partition: Partition, flush: Flush) -> None:

@@ -1,4 +1,4 @@
-"""What logs need from time to time: retention, flushing by age, checkpoints, producers to forget, compaction."""
+"""Periodic log maintenance: retention, time-based flushes, checkpoints, producer expiration, compaction."""
 
 import asyncio
 import logging
@@ -18,13 +18,13 @@ logger = logging.getLogger(__name__)
 
 FLUSH_CHECK_MS: Final = 1000.0
 PRODUCERS_CHECK_MS: Final = 5000.0
-PRODUCERS_MAX: Final = 200_000  # in all logs of a node; beyond it the longest silent ones are forgotten
+PRODUCERS_MAX: Final = 200_000  # in all logs of a node; beyond it the least recent ones expire
 INTERVAL_MS_MIN: Final = 10.0
 SLICE_PARTITIONS: Final = 64
 
 
 class LogMaintenance:
-    """Runs each chore on its own interval. None of them pauses reads or writes: what waits is done in the executor."""
+    """Runs each task at its own interval. None of them blocks reads or writes: blocking work runs in the executor."""
 
     def __init__(
         self,
@@ -67,34 +67,34 @@ class LogMaintenance:
         await asyncio.gather(*self._tasks, *self._deleting, return_exceptions=True)
 
     def _every(self, interval_ms: Callable[[BrokerSettings], float], chore: Callable[[], Awaitable[None]]) -> None:
-        """The interval is asked for each time, because it may change while the node runs."""
+        """The interval is read each time, because the setting may change at runtime."""
 
         async def run() -> None:
             while True:
                 await asyncio.sleep(max(interval_ms(self._settings()), INTERVAL_MS_MIN) / 1000)
                 try:
                     await chore()
-                except (OSError, SyncFailed) as error:  # a full disk, say: the next round may fare better
-                    logger.warning("LogMaintenance of the logs failed and will be tried again: %s", error)
-                except Exception as bug:  # which must not end a chore for good
-                    logger.error("A bug, please report it: upkeep of the logs failed", exc_info=bug)
+                except (OSError, SyncFailed) as error:  # a full disk, for example: the next round may succeed
+                    logger.warning("Log maintenance failed, will retry: %s", error)
+                except Exception as bug:  # a bug must not end the task for good
+                    logger.error("Internal error in log maintenance. Please report this bug", exc_info=bug)
 
         self._tasks.append(asyncio.get_running_loop().create_task(run()))
 
     async def apply_retention(self) -> None:
-        """Segments that are too old or too many go: out of sight at once, from disk after `file.delete.delay.ms`."""
+        """Delete expired segments: hidden at once, removed from disk after `file.delete.delay.ms`."""
         async for partition in self._in_slices():
             if self._compacting.is_busy_with(partition):
-                continue  # its segments are being replaced; the next round will do
+                continue  # compaction is replacing its segments; the next round will do
             try:
                 removed = partition.log.apply_retention(
                     self._clock.wall_ms(), committed_offset=partition.high_watermark
                 )
-            except (OSError, KafkaError) as error:  # one log that is damaged is no reason to keep all others for ever
-                logger.warning("%s keeps its old segments for now: %s", partition.name, error)
+            except (OSError, KafkaError) as error:  # one log that is corrupt must not stop retention of the others
+                logger.warning("%s: retention failed, will retry: %s", partition.name, error)
                 continue
             if removed:
-                logger.info("%s: %d files of old segments are deleted", partition.name, len(removed))
+                logger.info("%s: deleted %d files of old segments", partition.name, len(removed))
                 self.delete_later(removed, partition.log.settings.file_delete_delay_ms)
 
     def delete_later(self, paths: list[str], delay_ms: float) -> None:
@@ -111,12 +111,12 @@ class LogMaintenance:
         try:
             self._disk.unlink(path)
         except FileNotFoundError:
-            logger.debug("%s was gone already", path)
+            logger.debug("%s was deleted already", path)
         except OSError as error:
-            logger.warning("%s could not be removed; the next start will try again: %s", path, error)
+            logger.warning("Cannot delete %s, retrying at the next start: %s", path, error)
 
     async def _flush_due(self) -> None:
-        """One after the other: threads that sync many logs at once take the interpreter's lock from the loop."""
+        """One log after the other: many flushing threads would take the GIL from the event loop."""
         now_ms = self._clock.wall_ms()
         async for partition in self._in_slices():
             if partition.log.flush_target(now_ms) is not None:
@@ -137,7 +137,7 @@ class LogMaintenance:
             partition.log.producers.expire(now_ms)
 
     async def _bound_producers(self) -> None:
-        """Each log has its bound; together they must not take more than one log may many times over."""
+        """Each log has its own limit; this one is for all logs together."""
         logs = [partition.log for partition in self._partitions.all()]
         excess = sum(len(log.producers.by_id) for log in logs) - PRODUCERS_MAX
         for log in sorted(logs, key=lambda each: -len(each.producers.by_id)):

@@ -1,4 +1,4 @@
-"""The logs in a node's data folder: opened as they were left, deleted, and written down in checkpoints."""
+"""The logs in a node's log directory: open, delete and checkpoint them."""
 
 import asyncio
 import errno
@@ -23,7 +23,7 @@ UNIQUE_BYTES = 16
 
 
 class LogStore:
-    """Knows from the checkpoints and the clean-shutdown marker how each log was left by the node's last life."""
+    """Knows from the checkpoints and the clean-shutdown marker how the previous run left each log."""
 
     def __init__(
         self,
@@ -55,25 +55,25 @@ class LogStore:
         self._high_watermarks = dict(self._written[HIGH_WATERMARKS])
         self._cleaned_offsets = dict(self._written[CLEANED])
         self._known = {found.partition: found.topic_id for found in folder.partitions()}
-        self._doubted: set[TopicPartition] = set()  # closed because of damage, to be scanned when they are opened
+        self._doubted: set[TopicPartition] = set()  # closed because of corruption, scanned when reopened
         self._open_segments = OpenSegments()
-        self._has_renamed = False  # a partition's folder was made, renamed or marked, and no sync has covered it
+        self._has_renamed = False  # a partition directory was created, renamed or marked, and not flushed yet
         self._checkpointing = asyncio.Lock()
         self._removals: set[asyncio.Task[None]] = set()
 
     def open(
         self, name: TopicPartition, topic_id: TopicId, settings: LogSettings, *, allows_data_loss: bool = False
     ) -> tuple[Log, int]:
-        """The partition's log: the one in the folder if there is one, else a new one. `make_way` comes first.
+        """Open the partition's log, or create it if there is none. Call `make_way` first.
 
-        And up to where it was known to be committed. With `allows_data_loss`, what follows damage is cut off.
+        Also return its checkpointed high watermark. With `allows_data_loss`, records after a corruption are truncated.
         """
         if self._has_namesake(name, topic_id):
-            raise OSError(errno.EBUSY, "what is left of another log of this name could not be removed")
+            raise OSError(errno.EBUSY, "leftovers of another log of this name could not be removed")
         is_known = name in self._known
         found = self._known.get(name)
         if not is_known:
-            self._cleaned_offsets.pop(name, None)  # of another topic of this name
+            self._cleaned_offsets.pop(name, None)  # of an earlier topic of this name
         if not is_known or found is None:
             self._has_renamed = True
             self._folder.create_partition(name, topic_id)
@@ -92,7 +92,7 @@ class LogStore:
             open_segments=self._open_segments,
             producer_expiration_ms=self._producer_expiration_ms(),
         )
-        # Only now: an attempt that the disk refused is made again, and knows as much.
+        # Only now: an attempt that failed on disk is repeated and must find the same state.
         self._known.pop(name, None)
         self._recovery_points.pop(name, None)
         self._start_offsets.pop(name, None)
@@ -101,18 +101,18 @@ class LogStore:
         return log, max(high_watermark, log.start_offset)
 
     async def make_way(self, names: Iterable[TopicPartition], topic_id: TopicId) -> None:
-        """Before logs are made: no checkpoint may say of another log what would be taken for theirs after a crash."""
+        """Before logs are created: remove checkpoint entries of earlier logs of the same name."""
         outdated = {name for name in names if self._has_namesake(name, topic_id)}
         for name in outdated:
             if name in self._known:
-                logger.warning("%s holds a partition of another topic of this name", name)
+                logger.warning("%s belongs to an earlier topic of this name", name)
                 self.set_aside(name)
         for checkpoint, written in self._written.items():
             if not outdated.isdisjoint(written):
                 await self.write_checkpoint(checkpoint, partial(self._without, outdated, checkpoint))
 
     def _has_namesake(self, name: TopicPartition, topic_id: TopicId) -> bool:
-        """Whether there is something of a log with this name that is another one."""
+        """Whether something is left of another log of this name."""
         if name in self._known:
             return self._known[name] not in (topic_id, None)
         return any(name in written for written in self._written.values())
@@ -121,7 +121,7 @@ class LogStore:
         return {name: offset for name, offset in self._written[checkpoint].items() if name not in outdated}
 
     def close_damaged(self, partition: Partition, damaged_offset: int) -> None:
-        """Let go of a log in use; the next `open` scans the segment with the damage, and all that follow."""
+        """Close a log in use; the next `open` scans the corrupt segment and all later ones."""
         log, name = partition.log, partition.name
         segment = max((base for base in log.segment_base_offsets if base <= damaged_offset), default=0)
         log.abandon()
@@ -132,14 +132,14 @@ class LogStore:
         self._doubted.add(name)
 
     def set_aside(self, name: TopicPartition) -> None:
-        """The log in the folder cannot be used: the next `open` makes a new one."""
+        """The log cannot be used: rename it, so that the next `open` creates a new one."""
         self._has_renamed = True
         path = self._folder.mark_stray(name, self._unique())
-        logger.warning("%s was renamed to %s", name, path)
+        logger.warning("%s: log directory renamed to %s", name, path)
         self._forget(name)
 
     async def discard(self, name: TopicPartition, topic_id: TopicId) -> None:
-        """Remove a log that could not be opened, with its topic."""
+        """Delete a log that could not be opened, with its topic."""
         if self._known.get(name) == topic_id:
             self._forget(name)
             await self._delete(name, topic_id, 0)
@@ -150,32 +150,32 @@ class LogStore:
         self._doubted.discard(name)
 
     async def delete(self, partition: Partition) -> None:
-        """Out of the way at once; the files go after the topic's delay, when nobody sends from them any longer."""
+        """Rename it at once; delete the files after `file.delete.delay.ms`, when no send reads them any longer."""
         partition.log.abandon()
         await self._delete(partition.name, partition.topic_id, partition.log.settings.file_delete_delay_ms)
 
     async def _delete(self, name: TopicPartition, topic_id: TopicId, delay_ms: float) -> None:
-        """A full disk may have no room for another name, and then what is deleted is to make some: it goes at once."""
+        """If a full disk prevents the rename, delete at once: that frees space."""
         self._has_renamed = True
         try:
             path = self._folder.mark_deleted(name, self._unique())
         except OSError as error:
-            logger.warning("%s cannot be renamed and is removed at once: %s", name, error)
+            logger.warning("%s cannot be renamed, deleting it at once: %s", name, error)
             folder = self._folder.folder_of(name)
             await self._attempt(self._disk.remove_directory, folder)
             if self._disk.exists(folder):
-                self._known[name] = topic_id  # in the way of whoever has the name next, who is to know it
+                self._known[name] = topic_id  # in the way of a later log of this name
         else:
             self._remove_later(path, delay_ms)
 
     def sweep(self, image: MetadataImage, node_id: int, kept: Iterable[str] = ()) -> None:
-        """After the first image: remove what a delete left behind, set aside what no topic owns, or not here."""
+        """After the first image: delete leftovers of deleted topics, and rename stray logs."""
         for path in self._folder.deleted_directories():
             self._remove_later(path, 0)
         topic_ids = {name: topic.topic_id for name, topic in image.topics.items()}
         strays = [found.partition for found in self._folder.strays(topic_ids, set(kept))]
         for name in strays:
-            logger.warning("%s belongs to no topic", name)
+            logger.warning("%s is a stray log: it belongs to no topic", name)
         for name in self._known:
             where = image.partition(name.topic, name.partition)
             if where is not None and node_id not in where.replicas and name not in strays:
@@ -183,17 +183,17 @@ class LogStore:
         for name in strays:
             try:
                 self.set_aside(name)
-            except OSError as error:  # no reason not to start: who needs the name tries again
-                logger.warning("%s cannot be set aside for now: %s", name, error)
+            except OSError as error:  # no reason not to start: opening a log of this name retries
+                logger.warning("%s: stray log cannot be renamed yet: %s", name, error)
 
     async def sync(self) -> None:
-        """Let what was opened anew and deleted survive a power loss. Costs nothing where nothing was."""
+        """Flush created and deleted directories. A no-op if there were none."""
         if self._has_renamed:
             self._has_renamed = False
             await self._executor.run(self._folder.sync)
 
     async def write_checkpoint(self, name: str, collect: Callable[[], Mapping[TopicPartition, int]]) -> None:
-        """Off the loop, because it syncs; one at a time, and none that tells of an earlier moment than the last."""
+        """In the executor, because it flushes; one at a time, never with older values than the last."""
         async with self._checkpointing:
             offsets = collect()
             path = f"{self._folder.path}/{name}"
@@ -201,7 +201,7 @@ class LogStore:
             self._written[name] = offsets
 
     def remembered(self, name: str) -> dict[TopicPartition, int]:
-        """What a checkpoint said, when the node started, about logs that have not been opened since."""
+        """The checkpointed offsets of logs that have not been opened since the start."""
         memory = {
             RECOVERY_POINTS: self._recovery_points,
             LOG_STARTS: self._start_offsets,
@@ -210,14 +210,14 @@ class LogStore:
         return {each: memory[each] for each in self._known if each in memory}
 
     def take_cleaned_offset(self, name: TopicPartition) -> int:
-        """Up to where the log was compacted when the node started. It is told once: a later log is another one."""
+        """The checkpointed cleaner offset, returned once: a later log of this name is another one."""
         return self._cleaned_offsets.pop(name, 0)
 
     def unlink(self, path: str) -> None:
         self._disk.unlink(path)
 
     async def close(self) -> None:
-        """Removals that have not begun are left to the next start."""
+        """Pending deletions are left to the next start."""
         for task in list(self._removals):
             task.cancel()
         await asyncio.gather(*self._removals, return_exceptions=True)
@@ -235,7 +235,7 @@ class LogStore:
         try:
             await self._executor.run(work, path)
         except OSError as error:
-            logger.warning("%s could not be removed; the next start will try again: %s", path, error)
+            logger.warning("Cannot delete %s, retrying at the next start: %s", path, error)
 
     def _unique(self) -> str:
         return self._random.randbytes(UNIQUE_BYTES).hex()

@@ -1,4 +1,14 @@
-"""One partition as the broker sees it: its log, how far it is committed, and who waits on it."""
+"""One partition replica on this broker: its log, high watermark, role and waiters.
+
+A partition is in one of three roles, changed by `lead_alone`, `lead` and `follow` when the metadata changes:
+
+    alone      one replica; records are committed when appended (or flushed, see below)
+    leader     `leading` (LeaderRole): the high watermark comes from its replication machine
+    follower   `following` (FollowerRole): the high watermark comes from the leader's fetch responses
+
+The write path: append() -> log buffer -> write (coalesced per turn) -> flush if the topic requires it -> high watermark
+advances -> `committed_to` completes commit waiters and wakes delayed fetches.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -41,7 +51,7 @@ FLUSH_NEVER: Final = 2**63 - 1
 
 
 class TransactionEnding(NamedTuple):
-    """What the marker of a transaction says, and the version of transactions that its producer speaks."""
+    """The contents of a transaction marker, and the transaction version of its producer."""
 
     producer_id: int
     producer_epoch: int
@@ -51,11 +61,10 @@ class TransactionEnding(NamedTuple):
 
 
 class Partition:
-    """A partition whose log is here: led alone, led with followers, or followed.
+    """A replica of a partition: alone, leader or follower.
 
-    The high watermark says how far readers may see. With one replica that is the end of the log, except where the topic
-    asks for every message on disk (`flush.messages=1`): there it is the end of what has been synced. With several, a
-    machine says it: `leading` where this node leads, `following` where it does not.
+    Consumers read below the high watermark. With one replica that is the log end offset or, if the topic requires
+    flushed records (`flush.messages=1`), the flushed offset. With several, it comes from `leading` or `following`.
     """
 
     __slots__ = (
@@ -97,7 +106,7 @@ class Partition:
         gathering: WriteCoalescer | None = None,
         high_watermark: int | None = None,
     ) -> None:
-        """`high_watermark` is what was known to be committed where there are other replicas; without, all of it is."""
+        """`high_watermark` is the checkpointed one; without other replicas the whole log is committed."""
         self.name = name
         self.topic_id = topic_id
         self.log = log
@@ -106,27 +115,28 @@ class Partition:
         self.high_watermark = self.durable_offset if high_watermark is None else min(high_watermark, log.end_offset)
         self.is_open = True
         self.is_leader = True
-        self.leading: LeaderRole | None = None  # where others follow
+        self.leading: LeaderRole | None = None  # set while this broker leads with followers
         self.following: FollowerRole | None = None
-        self.followers: dict[RemoteFollower, None] = {}  # in the fetch sessions of other brokers
-        self.is_cut = False  # and the cut is not on disk yet
-        self.damage: CorruptRange | None = None  # the first that was found; it is not served
+        # the partition's entries in the fetch sessions of other brokers
+        self.followers: dict[RemoteFollower, None] = {}
+        self.is_cut = False  # truncated, and the truncation is not flushed yet
+        self.damage: CorruptRange | None = None  # the first corrupt range found; not served
         self.on_damage: Callable[[Partition], None] | None = None
-        self.is_given_up = False  # for what another replica has: the log is to be opened again without the damage
-        self.leads_alone = True  # no other replica has a say in what is committed
-        self.pending_bytes = 0  # appended, but not yet to be seen
+        self.is_given_up = False  # another replica has the records: the log is reopened without the corrupt range
+        self.leads_alone = True  # no other replica counts for the high watermark
+        self.pending_bytes = 0  # appended, but above the high watermark
         self.watchers: dict[FetchWatcher, None] = {}
         self._commit_waits = OffsetWaiters()
-        self._sync_waits = OffsetWaiters()  # of those who do not care for other replicas
+        self._sync_waits = OffsetWaiters()  # waits for the flush only (acks=1)
         self._request_sync = request_sync
         self._on_disk_error = on_disk_error
         self._gathering = WriteCoalescer() if gathering is None else gathering
-        self._is_careful = False  # the last gathered write failed: the next is written, and answered, by itself
+        self._is_careful = False  # the last coalesced write failed: write the next one by itself
 
     # -- writing
 
     def append(self, batch: memoryview, header: BatchHeader, now_ms: int) -> AppendResult:
-        """Append one validated batch as its leader; it is in the log when this returns, or when the turn ends."""
+        """Append one validated batch as leader; it is written when this returns, or when the turn ends."""
         log = self.log
         if (
             header[BASE_SEQUENCE_FIELD] > 0
@@ -137,7 +147,7 @@ class Partition:
         gathering = self._gathering
         is_buffered = gathering.is_open and not self._is_careful
         if not is_buffered and not gathering.is_empty:
-            gathering.write()  # followers are sent this one at once, and whatever else is in the logs they follow
+            gathering.write()  # sends to followers read this batch at once, and other buffered logs too
         try:
             if header[ATTRIBUTES_FIELD] & TRANSACTIONAL and not header[ATTRIBUTES_FIELD] & CONTROL:
                 log.producers.check_verified(header)
@@ -146,7 +156,7 @@ class Partition:
             raise self._answer_to(gap) from None
         except OSError as error:
             self._on_disk_error(self, error)
-            failed = StorageFailed(f"{self.name} could not be written: {error.strerror}.")
+            failed = StorageFailed(f"Cannot write {self.name}: {error.strerror}.")
             raise failed if self.leading is None else self.leading.refuse(failed) from error
         if appended.is_duplicate:
             return appended
@@ -172,7 +182,7 @@ class Partition:
         return appended
 
     def end_transaction(self, ending: TransactionEnding, now_ms: int) -> int:
-        """Write the marker that ends a transaction here, unless it is there; the offset behind it."""
+        """Append the marker that ends a transaction, unless it is there already; return the offset after it."""
         log = self.log
         producer_id, epoch, coordinator_epoch, is_commit, version = ending
         if log.producers.check_end(producer_id, epoch, coordinator_epoch, version):
@@ -188,44 +198,44 @@ class Partition:
         return log.end_offset
 
     def forget_ends(self) -> None:
-        """Ends of transactions are remembered until they are committed; that must not be many."""
+        """Drop the record of committed transaction ends, which must stay small."""
         self.log.last_stable_offset(self.high_watermark)
 
     def _answer_to(self, gap: OutOfOrderSequence) -> KafkaError:
-        """A producer sends several batches at a time. Where the first of them was sent away, because we did not lead,
-        too few were in sync or the disk was full, so must be those behind it, though they could be taken by then:
-        librdkafka takes a gap for a reason to begin anew, and doubles what it has sent.
+        """The error for a sequence gap. Producers pipeline batches: if the first was rejected (not the leader, ISR too
+        small, disk full), those behind it must be rejected with the same error even if they could be appended by then.
+        librdkafka reacts to a gap with a new epoch and would duplicate what it has sent.
         """
         recent_rejection = None if self.leading is None else self.leading.recent_rejection
         return gap if recent_rejection is None else recent_rejection
 
     def _check_beginning(self, leading: "LeaderRole") -> None:
-        """The same for a producer that is not known here and does not begin with its first batch: any other would be
-        taken for it, and the first refused for ever."""
+        """The same for a producer that is unknown here and whose first batch does not start at sequence 0: if that
+        batch were appended, the one before it would be rejected forever."""
         recent_rejection = leading.recent_rejection
         if recent_rejection is not None:
             raise recent_rejection
 
     def append_as_follower(self, batches: memoryview, now_ms: int) -> None:
-        """Append what the leader has, as it is there."""
+        """Append batches from the leader unchanged."""
         log = self.log
         self.forget_ends()
         try:
             log.append_as_follower(batches, now_ms, self.leader_epoch)
         except OSError as error:
             self._on_disk_error(self, error)
-            raise StorageFailed(f"{self.name} could not be written: {error.strerror}.") from error
+            raise StorageFailed(f"Cannot write {self.name}: {error.strerror}.") from error
         self.traffic.replication_bytes_in += len(batches)
         self._flush_if_due(log.settings.flush_messages)
 
     @property
     def durable_offset(self) -> int:
-        """Up to where this node's own copy counts: to the end, or to what is on disk where the topic asks for that."""
+        """Up to where this replica counts for the high watermark: the log end or, if required, the flushed offset."""
         log = self.log
         return log.recovery_point if log.settings.flush_messages == FLUSH_EVERY_MESSAGE else log.end_offset
 
     def bring_to_disk(self) -> None:
-        """Where every message is to be on disk before it counts: what an earlier life has written may not be yet."""
+        """If the topic requires flushed records: flush what an earlier run may have left unflushed."""
         if self.log.settings.flush_messages == FLUSH_EVERY_MESSAGE and self.log.recovery_point < self.log.end_offset:
             self._request_sync(self)
 
@@ -234,14 +244,14 @@ class Partition:
             self._request_sync(self)
 
     def write_buffered(self) -> None:
-        """Write what this turn has appended. `take_gathered_failure` says whether that failed."""
+        """Write what this turn has appended. `take_gathered_failure` returns the error if that failed."""
         try:
             self.log.write_buffered()
         except OSError as error:
             self._on_disk_error(self, error)
 
     def take_gathered_failure(self) -> OSError | None:
-        """Why what this turn appended could not be written, if so: it is gone, and nobody has seen it."""
+        """The error of this turn's coalesced write, if any: its batches are gone, and no reader has seen them."""
         append_buffer = self.log.append_buffer
         failure, append_buffer.failure = append_buffer.failure, None
         if failure is not None:
@@ -253,7 +263,7 @@ class Partition:
         return failure
 
     def committed_to(self, offset: int, count: int) -> None:
-        """Everything below `offset` may be seen now; `count` bytes more than before."""
+        """Advance the high watermark to `offset`, by `count` bytes."""
         self.high_watermark = offset
         self._commit_waits.reached(offset)
         if self.watchers:
@@ -261,22 +271,22 @@ class Partition:
                 wait.came(count)
 
     def synced_to(self, offset: int, count: int) -> None:
-        """Everything below `offset` is on disk; `count` bytes waited for that."""
+        """Everything below `offset` is flushed, `count` bytes more than before."""
         if self.leading is not None:
             self._sync_waits.reached(offset)
             self.leading.synced()
         elif self.following is not None:
             self.following.synced()
-        elif self.leads_alone and offset > self.high_watermark:  # not where the node stops: others may lack it
+        elif self.leads_alone and offset > self.high_watermark:  # not during shutdown: other replicas may lack it
             self.pending_bytes = max(0, self.pending_bytes - count)
             self.committed_to(offset, count)
 
     def commit_wait(self, offset: int) -> asyncio.Future[None]:
-        """Done when everything below `offset` may be seen; fails when that will not be known here."""
+        """Done when everything below `offset` is committed; fails when this broker cannot tell any more."""
         return self._wait(self._commit_waits, offset, self.high_watermark)
 
     def await_commit(self, offset: int, waiter: CommitWaiter) -> None:
-        """The same for one who is no future: it is told now if there is nothing to wait for."""
+        """The same for a waiter that is not a future: notified at once if there is nothing to wait for."""
         if offset <= self.high_watermark:
             waiter.set_result(None)
         elif self.is_leader:
@@ -285,7 +295,7 @@ class Partition:
             waiter.set_exception(self._no_longer_led())
 
     def sync_wait(self, offset: int) -> asyncio.Future[None]:
-        """Done when everything below `offset` is on this node's disk; fails as `commit_wait` does."""
+        """Done when everything below `offset` is flushed on this broker; fails like `commit_wait`."""
         if self.leads_alone:
             return self.commit_wait(offset)
         return self._wait(self._sync_waits, offset, self.log.recovery_point)
@@ -301,13 +311,13 @@ class Partition:
         return done
 
     def _no_longer_led(self) -> NotLeaderOrFollower:
-        return NotLeaderOrFollower(f"This broker leads {self.name} no longer.")
+        return NotLeaderOrFollower(f"This broker is no longer the leader of {self.name}.")
 
     # -- reading
 
     @property
     def last_stable_offset(self) -> int:
-        """Up to here every transaction has ended, by a marker that is committed."""
+        """Below it, every transaction has ended with a committed marker."""
         return self.log.last_stable_offset(self.high_watermark)
 
     def read(self, offset: int, max_bytes: int, until_offset: int, *, at_least_one: bool) -> FileSlice | None:
@@ -320,17 +330,17 @@ class Partition:
             raise
         except OSError as error:
             self._on_disk_error(self, error)
-            raise StorageFailed(f"{self.name} could not be read: {error.strerror}.") from error
+            raise StorageFailed(f"Cannot read {self.name}: {error.strerror}.") from error
 
     def check_batch(self, offset: int) -> None:
-        """Somebody could not take what was sent from here: is it as it was written?"""
+        """Verify a batch that a follower fetches repeatedly, because it cannot append it."""
         damage = find_corruption_at(self.log, offset)
         if damage is not None:
             self.found(damage)
-            raise StorageFailed(f"{self.name} is damaged: {damage}.")
+            raise StorageFailed(f"{self.name} is corrupt: {damage}.")
 
     def found(self, damage: CorruptRange) -> None:
-        """It is not served from now on."""
+        """Stop serving the corrupt range."""
         if self.damage is None or damage.offset < self.damage.offset:
             self.damage = damage
             if self.on_damage is not None:
@@ -338,13 +348,13 @@ class Partition:
 
     def _before_damage(self, damage: CorruptRange, offset: int, until_offset: int) -> int:
         if damage.offset <= offset < damage.end_offset:
-            raise StorageFailed(f"{self.name} is damaged: {damage}.")
+            raise StorageFailed(f"{self.name} is corrupt: {damage}.")
         return min(until_offset, damage.offset) if offset < damage.offset else until_offset
 
-    # -- who leads
+    # -- roles
 
     def lead_alone(self, leader_epoch: int) -> None:
-        """There is no other replica: what is in the log, or on disk where that is asked for, is committed."""
+        """There is no other replica: everything in the log (or flushed, where required) is committed."""
         self._take_role(leader_epoch, is_leader=True)
         self.leads_alone = True
         offset = self.durable_offset
@@ -352,14 +362,14 @@ class Partition:
             self.committed_to(offset, 0)
 
     def lead(self, leader_epoch: int, leading: "LeaderRole") -> None:
-        """Lead others; who waits for an offset to be committed goes on waiting, if we led before."""
+        """Lead with followers; commit waiters of our previous epoch keep waiting."""
         self._take_role(leader_epoch, is_leader=True)
         self.leading = leading
         if self.log.recovery_point < self.log.end_offset:
             self._flush_if_due(self.log.settings.flush_messages)
 
     def follow(self, leader_epoch: int, following: "FollowerRole") -> None:
-        """Another broker leads, or none does: what waits for the log to grow or to be committed waits in vain."""
+        """Another broker leads, or none: commit waiters and delayed fetches fail."""
         self._take_role(leader_epoch, is_leader=False)
         self.following = following
         self._fail_waits(self._no_longer_led())
@@ -384,26 +394,28 @@ class Partition:
 
     @property
     def is_followed(self) -> bool:
-        """Whether this node follows a leader, from which it hears what is committed."""
+        """Whether this broker is a follower, and learns the high watermark from a leader."""
         return self.following is not None and self.following.machine.leader != NO_NODE
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        """Refuse a client whose view of the leadership is older or newer than ours."""
+        """Reject a client whose leader epoch is older or newer than ours."""
         if not self.is_open:
-            raise NotLeaderOrFollower(f"{self.name} is no longer here.")
+            raise NotLeaderOrFollower(f"This broker no longer has a replica of {self.name}.")
         if current_leader_epoch in (NO_EPOCH, self.leader_epoch):
             return
         if current_leader_epoch < self.leader_epoch:
-            raise FencedLeaderEpoch(f"{self.name} is in leader epoch {self.leader_epoch}.")
-        raise UnknownLeaderEpoch(f"{self.name} is only in leader epoch {self.leader_epoch}.")
+            raise FencedLeaderEpoch(
+                f"{self.name} has leader epoch {self.leader_epoch}, but the request has an older one."
+            )
+        raise UnknownLeaderEpoch(f"{self.name} has leader epoch {self.leader_epoch}, but the request has a newer one.")
 
     def wake(self) -> None:
-        """Let every waiting fetch look again."""
+        """Have every delayed fetch check its partitions again."""
         for wait in list(self.watchers):
             wait.wake()
 
     def close(self) -> None:
-        """It is deleted or the node stops: nobody waits on it any longer."""
+        """The partition is deleted or the broker stops: fail all waiters."""
         self.is_open = self.is_leader = self.leads_alone = False
         self._end_role()
-        self._fail_waits(NotLeaderOrFollower(f"{self.name} is no longer here."))
+        self._fail_waits(NotLeaderOrFollower(f"This broker no longer has a replica of {self.name}."))

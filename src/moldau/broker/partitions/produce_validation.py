@@ -1,4 +1,4 @@
-"""What a topic's settings ask of a produced batch. Records are decoded only where they must be."""
+"""Validation of a produced batch against the topic's settings. Records are decoded only if necessary."""
 
 from typing import Final
 
@@ -24,7 +24,7 @@ from moldau.storage.log import Log
 from moldau.storage.settings import LogSettings
 
 ZSTD_FROM_VERSION: Final = 7
-LIGHT_BYTES: Final = 64 * KiB  # so much may be looked into while everybody waits
+LIGHT_BYTES: Final = 64 * KiB  # at most so much is decoded on the event loop
 _AS_PRODUCED: Final = "producer"
 _CODECS: Final = {
     "uncompressed": Compression.NONE,
@@ -39,16 +39,16 @@ ValidatedBatch = tuple[memoryview, BatchHeader]
 
 
 def accept(records: memoryview, log: Log, now_ms: int, api_version: int) -> ValidatedBatch | None:
-    """The batch as it goes into the log; raises what the producer should hear.
+    """Return the batch as it is appended; raises the error for the producer.
 
-    None if its records have to be looked into and are too many to do so at once: then it is `inspection`'s.
+    None if its records must be decoded and are too many to do so on the event loop: then `RecordValidator` takes over.
     """
     settings = log.settings
     if len(records) > settings.max_message_bytes:
         _check_size(records, settings)
     header = validate_produced(records, is_zstd_allowed=api_version >= ZSTD_FROM_VERSION)
     if log.stores_batches_unchanged:
-        # Nearly every batch ends here: its times, oldest and newest, are in order and within the topic's bounds.
+        # Fast path of nearly every batch: both timestamps are in order and within the topic's bounds.
         oldest, newest = header[BASE_TIMESTAMP_FIELD], header[MAX_TIMESTAMP_FIELD]
         if (
             now_ms - settings.message_timestamp_before_max_ms <= oldest <= newest
@@ -67,7 +67,7 @@ def accept(records: memoryview, log: Log, now_ms: int, api_version: int) -> Vali
 
 
 def must_be_looked_into(header: BatchHeader, settings: LogSettings) -> bool:
-    """Most batches need not: their header says enough."""
+    """Whether records must be decoded; for most batches the header is enough."""
     return (
         is_in_other_codec(header, settings)
         or "compact" in settings.cleanup_policy
@@ -80,7 +80,7 @@ def is_in_other_codec(header: BatchHeader, settings: LogSettings) -> bool:
 
 
 def check_timestamps(header: BatchHeader, settings: LogSettings, now_ms: int) -> None:
-    if not settings.has_log_append_time:  # else the log gives it its time
+    if not settings.has_log_append_time:  # otherwise the log sets the timestamps
         validate_timestamps(
             header, now_ms, settings.message_timestamp_before_max_ms, settings.message_timestamp_after_max_ms
         )
@@ -100,12 +100,12 @@ def _looked_into(records: memoryview, header: BatchHeader, settings: LogSettings
 def _check_size(records: memoryview, settings: LogSettings) -> None:
     if len(records) > settings.max_message_bytes:
         raise MessageTooLarge(
-            f"The batch has {len(records)} bytes; this topic takes {settings.max_message_bytes} (max.message.bytes)."
+            f"The batch has {len(records)} bytes, more than max.message.bytes={settings.max_message_bytes}."
         )
 
 
 def in_topic_codec(records: Buffer, settings: LogSettings, output_bytes_max: int) -> memoryview:
-    """The batch in the codec that the topic asks for."""
+    """Recompress the batch with the topic's compression.type."""
     codec = _CODECS[settings.compression_type]
     levels = {
         Compression.GZIP: settings.compression_gzip_level,

@@ -1,4 +1,4 @@
-"""Looking into batches that are too long to do so at once: codecs in threads, records in turns, a batch at a time."""
+"""Validation of records in large batches: decompression in threads, records in time slices, one batch at a time."""
 
 import asyncio
 from functools import partial
@@ -21,14 +21,14 @@ from moldau.records.record import iterate_records
 from moldau.records.validation import check_key, lacks_max_timestamp, write_max_timestamp
 from moldau.storage.settings import LogSettings
 
-HELD_BYTES_MAX: Final = 64 * MiB  # of batches that wait for their inspection
-INFLATED_BYTES_MAX: Final = 32 * MiB  # what a batch may decompress to
-RECORDS_MAX: Final = 1_000_000  # compaction will hold them all in memory
-INFLATION_MAX: Final = 4  # or so many times the topic's max.message.bytes, if that is more
+HELD_BYTES_MAX: Final = 64 * MiB  # of batches that wait for validation
+INFLATED_BYTES_MAX: Final = 32 * MiB  # limit of a decompressed batch
+RECORDS_MAX: Final = 1_000_000  # compaction keeps them all in memory
+INFLATION_MAX: Final = 4  # or this many times max.message.bytes, if that is more
 
 
 class RecordValidator:
-    """Bounded in memory, because a few bytes may decompress to many; and nobody is kept waiting by its work."""
+    """Bounded in memory, because a few bytes may decompress to many; its work never blocks other requests."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -36,9 +36,9 @@ class RecordValidator:
         self._held_bytes = 0
 
     def copy(self, records: memoryview) -> bytearray:
-        """What came was only lent. RequestTimedOut, after which producers try again, when too much waits already."""
+        """Copy a borrowed buffer. Raises RequestTimedOut, which producers retry, when too much waits already."""
         if self._held_bytes and self._held_bytes + len(records) > HELD_BYTES_MAX:
-            raise RequestTimedOut("Too many large batches wait for their records to be checked. Try again.")
+            raise RequestTimedOut("Too many large batches wait for validation; retry.")
         self._held_bytes += len(records)
         return bytearray(records)
 
@@ -46,7 +46,7 @@ class RecordValidator:
         self._held_bytes -= len(records)
 
     async def accept(self, records: bytearray, settings: LogSettings, now_ms: int, turn: TimeSlice) -> ValidatedBatch:
-        """As `acceptance.accept`, of a batch that it left to us."""
+        """As `produce_validation.accept`, for batches it has deferred."""
         async with self._one_at_a_time:
             return await self._accept(records, settings, now_ms, turn)
 
@@ -65,10 +65,12 @@ class RecordValidator:
         return batch, header
 
     async def _walk(self, plain: bytearray, needs_keys: bool, turn: TimeSlice) -> int:
-        """Over all records, with pauses; the newest timestamp."""
+        """Validate all records, in time slices; return the max timestamp."""
         header = read_header(plain)
         if header.records_count > RECORDS_MAX:
-            raise MessageTooLarge(f"A batch of {header.records_count} records; this topic takes {RECORDS_MAX}.")
+            raise MessageTooLarge(
+                f"The batch has {header.records_count} records, more than the limit of {RECORDS_MAX}."
+            )
         newest = header.base_timestamp
         try:
             for index, record in enumerate(iterate_records(plain)):

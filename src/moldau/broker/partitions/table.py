@@ -1,4 +1,4 @@
-"""All partitions of this node: opened from their folders, kept in step with the metadata image."""
+"""All partitions of this node: their logs are opened, closed and configured as the metadata image changes."""
 
 import asyncio
 import logging
@@ -28,22 +28,23 @@ from moldau.storage.settings import LogSettings
 logger = logging.getLogger(__name__)
 
 REPAIR: Final = (
-    "To give up what follows the damage, set unclean.leader.election.enable=true on the topic and restart the broker."
+    "To drop the records after the corruption, set unclean.leader.election.enable=true on the topic "
+    "and restart the broker."
 )
-SLICE_MS: Final = 1.0  # opening logs gives way to other work after so long
+SLICE_MS: Final = 1.0  # opening logs yields to other work after this time
 
 
 class TopicSettingsResolver(Protocol):
-    """Answers which settings a topic's logs have."""
+    """Resolves the log settings of a topic."""
 
     def __call__(self, image: MetadataImage, topic: str) -> LogSettings: ...
 
 
 class Roles(Protocol):
-    """Makes partitions lead and follow."""
+    """Assigns leader and follower roles to partitions."""
 
     def see(self, image: MetadataImage) -> None:
-        """The image that the next calls are about."""
+        """Set the image for the following calls."""
         ...
 
     def take_place(self, partition: Partition, where: PartitionImage) -> None: ...
@@ -54,26 +55,26 @@ class Roles(Protocol):
 
     @property
     def knows_itself(self) -> bool:
-        """Whether the image is from this life of the node: what it says of the copies here is so."""
+        """Whether the image contains this run's registration, and thus the current state of its replicas."""
         ...
 
     def copy_lost(self, topic_id: TopicId, index: int) -> None:
-        """Nobody should count on it."""
+        """Report the replica as lost, so that the controller does not count on it."""
         ...
 
     def copy_given_up(self, topic_id: TopicId, index: int) -> None:
-        """Nobody does, or it is not wanted any longer."""
+        """The replica is no longer counted on, or no longer wanted."""
         ...
 
     def copy_cut(self, partition: Partition) -> None:
-        """It was damaged and is shorter now."""
+        """The replica was corrupt and has been truncated."""
         ...
 
     def settings_changed(self, partition: Partition) -> None: ...
 
 
 class Partitions:
-    """The partitions whose log is here. Only `follow` adds and removes them."""
+    """The partitions with a log on this node. Only `follow` adds and removes them."""
 
     def __init__(
         self,
@@ -96,11 +97,11 @@ class Partitions:
         self._gathering = gathering
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._traffic: dict[str, TrafficMeter] = {}
-        self.traffic_of_removed = TrafficMeter()  # so that totals never go down
+        self.traffic_of_removed = TrafficMeter()  # so that totals never decrease
         self._image = MetadataImage()
-        self._broken: dict[tuple[str, int], str] = {}  # offline because their log is damaged, and how
-        self._unopened: dict[tuple[str, int], str] = {}  # offline until the disk lets us open them, and why
-        self._unsynced: dict[Partition, None] = {}  # nobody's until all that was found in them is on disk
+        self._broken: dict[tuple[str, int], str] = {}  # offline because of corruption, with its description
+        self._unopened: dict[tuple[str, int], str] = {}  # offline until the disk allows opening them, with the error
+        self._unsynced: dict[Partition, None] = {}  # without a role until everything found in them is flushed
         self._when_opened: Callable[[], None] | None = None
 
     def __len__(self) -> int:
@@ -108,18 +109,18 @@ class Partitions:
 
     @property
     def image(self) -> MetadataImage:
-        """The newest metadata, though it may not be in effect everywhere here yet."""
+        """The newest metadata image; it may not be in effect everywhere on this node yet."""
         return self._image
 
     def get(self, topic: str, index: int, topic_id: bytes = NO_TOPIC_ID) -> Partition:
-        """The partition, if it is led here; with an id, only that of this very topic."""
+        """The partition, if this broker leads it; with a topic id, only of that very topic."""
         partition = self._partitions.get((topic, index))
         if partition is None or not partition.is_leader:
             raise self._refusal(topic, index)
         return _meant(partition, topic_id)
 
     def get_replica(self, topic: str, index: int, topic_id: bytes = NO_TOPIC_ID) -> Partition:
-        """The same, if it is here and has a leader, be it elsewhere."""
+        """The partition, if this broker has a replica and there is a leader."""
         partition = self._partitions.get((topic, index))
         if partition is None or not (partition.is_leader or partition.is_followed):
             raise self._refusal(topic, index)
@@ -132,10 +133,10 @@ class Partitions:
             return StorageFailed(f"{topic}-{index} cannot be opened yet: {self._unopened[topic, index]}.")
         if self._image.partition(topic, index) is not None:
             return NotLeaderOrFollower(f"This broker does not lead {topic}-{index}.")
-        return UnknownTopicOrPartition(f"There is no partition {index} of topic {topic}.")
+        return UnknownTopicOrPartition(f"Partition {index} of topic {topic} does not exist.")
 
     def find(self, topic: str, index: int) -> Partition | None:
-        """The partition; None where it is not here, whatever the reason."""
+        """The partition; None if it is not here for any reason."""
         return self._partitions.get((topic, index))
 
     def all(self) -> list[Partition]:
@@ -143,16 +144,17 @@ class Partitions:
 
     @property
     def traffic(self) -> Mapping[str, TrafficMeter]:
-        """What went through each topic."""
+        """The traffic of each topic."""
         return self._traffic
 
     async def follow(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Open, close and adjust what the change says; gives way to other work between logs."""
+        """Open, close and adjust partitions according to the delta; yields to other work between logs."""
         self._image = image
         for topic in delta.removed.values():
             await self._remove_topic(topic)
-        self._roles.see(image)  # in one turn with the roles: nobody follows by an older image and in a newer life
-        # Those that are open first: whoever waits on a leader that is none any longer should hear of it now.
+        # in the same turn as the roles: no partition may follow by an older image in a newer epoch
+        self._roles.see(image)
+        # Open partitions first: waiters on a deposed leader should fail at once.
         self._change_roles(image, delta)
         if delta.brokers:
             self._roles.brokers_changed()
@@ -171,7 +173,8 @@ class Partitions:
         await self._store.sync()
 
     async def _bring_to_disk(self) -> None:
-        """Where every message is to be on disk: what an earlier life wrote and did not sync is, before it is seen."""
+        """Flush what an earlier run left unflushed, before it becomes visible, if the topic requires flushed
+        records."""
         waiting = list(self._unsynced)
         await asyncio.gather(*map(self._syncing.sync_now, waiting))
         for partition in waiting:
@@ -194,7 +197,7 @@ class Partitions:
         if self._node_id not in where.replicas:
             self._forget_offline(topic, index)
             if known is not None:
-                logger.info("%s is no longer kept here", known.name)
+                logger.info("%s: replica removed from this broker", known.name)
                 await self._remove(known)
         elif known is None and self._may_open(TopicPartition(topic.name, index), where, settings):
             self._open(topic, index, where, settings)
@@ -203,13 +206,13 @@ class Partitions:
             self._open(topic, index, where, settings)
 
     async def _make_way(self, topic: TopicImage, indexes: Iterable[int]) -> None:
-        """Whoever had their names before is forgotten first; where the disk refuses that, they are opened later."""
+        """Remove leftovers of an earlier topic of this name first; if the disk fails, the logs are opened later."""
         names = [TopicPartition(topic.name, index) for index in indexes]
         absent = [each for each in names if each not in self._partitions]
         try:
             await self._store.make_way(absent, topic.topic_id)
         except OSError as error:
-            logger.warning("What is left of an earlier topic %s cannot be removed for now: %s", topic.name, error)
+            logger.warning("Leftovers of an earlier topic %s cannot be removed yet: %s", topic.name, error)
 
     async def _close_damaged(self, partition: Partition, damage: CorruptRange) -> None:
         del self._partitions[partition.name]
@@ -220,7 +223,7 @@ class Partitions:
         self._store.close_damaged(partition, damage.offset)
 
     async def _place_broken(self, image: MetadataImage) -> None:
-        """Damaged copies may be fetched anew by now."""
+        """Corrupt replicas may be replaceable by now: fetch them again."""
         for name, index in list(self._broken):
             topic = image.topics[name]
             await self._place(topic, index, topic.partitions[index], self._settings_of(image, name))
@@ -231,9 +234,8 @@ class Partitions:
             self._roles.copy_given_up(topic.topic_id, index)
 
     def _may_open(self, name: TopicPartition, where: PartitionImage, settings: LogSettings) -> bool:
-        """A damaged copy without what follows the damage: when others have all of it, and nobody counts on this one.
-
-        Or when nobody else has all of it, and the topic would rather lose something than wait.
+        """Whether a corrupt log may be opened truncated: when other replicas have everything and do not count on this
+        one, or when no other replica has everything and the topic allows data loss.
         """
         if name not in self._broken:
             return True
@@ -252,9 +254,9 @@ class Partitions:
         except StorageFailed as error:
             self._found_broken(topic, index, where, settings, error)
             return
-        except OSError as error:  # a full disk, or no file descriptor is left
+        except OSError as error:  # a full disk, or no file descriptor left
             if self._unopened.pop(name, None) is None:
-                logger.error("%s is offline until it can be opened: %s", name, error)
+                logger.error("%s is offline: cannot open its log, will retry: %s", name, error)
             self._unopened[name] = str(error.strerror)
             return
         self._forget_offline(topic, index)
@@ -271,7 +273,7 @@ class Partitions:
             high_watermark if len(where.replicas) > 1 else None,
         )
         if is_cut:
-            logger.warning("%s was damaged and goes on from offset %d; leader: %d", name, log.end_offset, where.leader)
+            logger.warning("%s was corrupt and continues at offset %d; leader: %d", name, log.end_offset, where.leader)
             self._roles.copy_cut(partition)
         if len(where.replicas) == 1 and partition.durable_offset < log.end_offset:
             partition.is_leader = False
@@ -284,26 +286,26 @@ class Partitions:
     ) -> None:
         name = TopicPartition(topic.name, index)
         if name in self._broken and self._node_id not in where.trusted:
-            self._store.set_aside(name)  # not even what precedes the damage can be kept
+            self._store.set_aside(name)  # nothing before the corruption can be kept either
             self._forget_offline(topic, index)
             self._open(topic, index, where, settings)
             return
         self._unopened.pop(name, None)
         self._broken[name] = str(error)
         if len(where.replicas) > 1:
-            logger.error("%s is offline until another replica is known to have everything: %s", name, error)
+            logger.error("%s is offline until another replica has all its records: %s", name, error)
             self._roles.copy_lost(topic.topic_id, index)
         else:
-            logger.error("%s is offline, the rest is served: %s. %s", name, error, REPAIR)
+            logger.error("%s is offline: %s. %s", name, error, REPAIR)
 
     @property
     def are_all_open(self) -> bool:
-        """Whether no log is offline. One that is has not been looked through, or not been made good, since whatever
-        ended the last life, and so this one must not say that it was."""
+        """Whether no log is offline. A log that stayed offline was not recovered since the last run, so this run must
+        not leave a clean-shutdown marker."""
         return not self._unopened and not self._broken
 
     def when_opened(self, call: Callable[[], None]) -> None:
-        """To be called as soon as there is no log that the disk refuses to open."""
+        """Call back as soon as no log is waiting for the disk."""
         self._when_opened = call
         self._tell_if_opened()
 
@@ -313,12 +315,12 @@ class Partitions:
             self._when_opened = None
 
     async def open_rest(self) -> None:
-        """Try again what the disk refused to open."""
+        """Retry the logs that the disk did not allow to open."""
         await self._open_rest()
         self._tell_if_opened()
 
     async def _open_rest(self) -> None:
-        """Stops at the first that is still refused; it is the last one of the next time, behind those it kept back."""
+        """Stop at the first failure; that log is tried last the next time."""
         for topic_name, index in list(self._unopened):
             topic = self._image.topics.get(topic_name)
             if topic is not None:
@@ -329,12 +331,12 @@ class Partitions:
             if (topic_name, index) in self._unopened:
                 break
             if (topic_name, index) in self._partitions:
-                logger.info("%s-%d is open now", topic_name, index)
+                logger.info("%s-%d is online again", topic_name, index)
             await self._bring_to_disk()
             await self._store.sync()
 
     def _is_settled(self, topic: TopicImage, index: int) -> bool:
-        """Deleted, moved, opened or found to be damaged since the disk refused to open it."""
+        """Whether it was deleted, moved, opened or found corrupt since the failed attempt."""
         return (topic.name, index) not in self._unopened or index >= len(topic.partitions)
 
     async def _remove_topic(self, topic: TopicImage) -> None:
@@ -356,7 +358,7 @@ class Partitions:
         await self._store.delete(partition)
 
     def _adjust(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Give logs their new settings. A change of a broker's defaults concerns every topic."""
+        """Apply new settings to logs. A change of broker defaults affects every topic."""
         names = {resource.name for resource in delta.configs if resource.type == ResourceType.TOPIC}
         concerns_all = any(resource.type == ResourceType.BROKER for resource in delta.configs)
         resolved: dict[str, LogSettings] = {}
@@ -368,15 +370,15 @@ class Partitions:
                 self._roles.settings_changed(partition)
 
     async def checkpoint_starts(self) -> None:
-        """Write down where each log begins."""
+        """Checkpoint the log start offsets."""
         await self._write(LOG_STARTS, lambda each: each.log.start_offset)
 
     async def checkpoint_recovery_points(self) -> None:
-        """Write down up to where each log is surely on disk."""
+        """Checkpoint the recovery points: offsets that are flushed for certain."""
         await self._write(RECOVERY_POINTS, lambda each: each.log.recovery_point)
 
     async def checkpoint_high_watermarks(self) -> None:
-        """Write down how far each partition is committed."""
+        """Checkpoint the high watermarks."""
         await self._write(HIGH_WATERMARKS, lambda each: each.high_watermark)
 
     async def _write(self, name: str, offset_of: Callable[[Partition], int]) -> None:
@@ -394,10 +396,10 @@ class Partitions:
             partition.log.abandon()
 
     async def close(self) -> None:
-        """Flush and close every log; after this the folder may be marked as cleanly stopped."""
+        """Flush and close every log; then the directory may be marked as cleanly shut down."""
         for partition in self._partitions.values():
             partition.close()
-        # Side by side, because each waits for the disk, which serves many syncs in one go.
+        # Concurrently, because the disk serves many flushes in one go.
         closed = await asyncio.gather(*map(self._close, self._partitions.values()), return_exceptions=True)
         for failure in closed:
             if failure is not None:
@@ -408,14 +410,14 @@ class Partitions:
 
 
 def _meant(partition: Partition, topic_id: bytes) -> Partition:
-    """What has the name may be another topic than the image that handlers see says, while a newer one takes effect."""
+    """The partition's topic may be newer than the handlers' image while a newer image takes effect: compare ids."""
     if topic_id not in (NO_TOPIC_ID, partition.topic_id):
-        raise UnknownTopicId(f"Topic {partition.name.topic} has another id here.")
+        raise UnknownTopicId(f"Topic {partition.name.topic} has another id on this broker.")
     return partition
 
 
 class _Pause:
-    """Gives other work a turn once enough time has gone by."""
+    """Yields to other work after enough time."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

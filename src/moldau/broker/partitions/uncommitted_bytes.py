@@ -1,13 +1,13 @@
-"""How many bytes lie between the high watermark and the end of a log, so that who waits for so many is told in time."""
+"""Counts the bytes between the high watermark and the log end, to wake delayed fetches when enough are committed."""
 
 from collections import deque
 from typing import Final
 
-STEPS_MAX: Final = 1024  # while nothing is committed; beyond it the last ones are counted as one
+STEPS_MAX: Final = 1024  # while commits stall; beyond it the last ones are counted as one
 
 
 class UncommittedBytes:
-    """Steps in which a log has grown: where it ended then, and by how many bytes it grew."""
+    """The steps in which a log has grown: the end offset after each, and its bytes."""
 
     __slots__ = ("_steps",)
 
@@ -21,7 +21,7 @@ class UncommittedBytes:
         steps.append((end_offset, count))
 
     def take(self, high_watermark: int) -> int:
-        """How many bytes are committed now that were not before."""
+        """Return how many bytes are newly committed."""
         steps = self._steps
         count = 0
         while steps and steps[0][0] <= high_watermark:
@@ -29,7 +29,7 @@ class UncommittedBytes:
         return count
 
     def cut(self, end_offset: int) -> None:
-        """Nothing at `end_offset` or above is there any longer."""
+        """The log was truncated to `end_offset`."""
         steps = self._steps
         while steps and steps[-1][0] > end_offset:
             steps.pop()

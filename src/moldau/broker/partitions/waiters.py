@@ -1,4 +1,4 @@
-"""Requests that wait on partitions: a fetch for bytes to read, a produce for its offset to be committed."""
+"""Requests that wait on partitions: delayed fetches for bytes, delayed produces for a commit."""
 
 import asyncio
 import heapq
@@ -8,29 +8,29 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     from moldau.broker.partitions.partition import Partition
 
-LOOK_FROM: Final = 1024  # from so many on it is looked now and then who of them waits no longer
+LOOK_FROM: Final = 1024  # from this size on, abandoned waiters are purged now and then
 
 
 class FetchWatcher(Protocol):
-    """Somebody who wants to hear of a partition."""
+    """Watches a partition for changes."""
 
     def came(self, count: int) -> None:
-        """So many more bytes can be read."""
+        """`count` more bytes can be read."""
         ...
 
     def wake(self) -> None:
-        """Something changed that should be looked at now."""
+        """Something else changed: check the partition now."""
         ...
 
 
 class DelayedFetch:
-    """A fetch that found too little and waits until enough has come, or its time is up."""
+    """A fetch with too few bytes, delayed until enough have arrived or its deadline."""
 
     __slots__ = ("_done", "_needed_bytes", "_partitions", "was_disturbed")
 
     def __init__(self, needed_bytes: int) -> None:
         self._needed_bytes = needed_bytes
-        self.was_disturbed = False  # by something else than bytes that came
+        self.was_disturbed = False  # by something other than new bytes
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._partitions: list[Partition] = []
 
@@ -40,13 +40,13 @@ class DelayedFetch:
             partition.watchers[self] = None
 
     def came(self, count: int) -> None:
-        """So many more bytes can be read from one of its partitions."""
+        """`count` more bytes can be read from one of its partitions."""
         self._needed_bytes -= count
         if self._needed_bytes <= 0:
             self._end()
 
     def wake(self) -> None:
-        """Something changed that the fetch should look at now."""
+        """Something else changed: complete the fetch now."""
         self.was_disturbed = True
         self._end()
 
@@ -65,7 +65,7 @@ class DelayedFetch:
 
 
 class CommitWaiter(Protocol):
-    """Who waits for an offset; a future is one."""
+    """Waits for an offset; futures qualify."""
 
     def done(self) -> bool: ...
 
@@ -75,7 +75,7 @@ class CommitWaiter(Protocol):
 
 
 class OffsetWaiters:
-    """Who waits for the high watermark to reach an offset, the lowest first."""
+    """Waits for the high watermark to reach an offset, the lowest first."""
 
     __slots__ = ("_count", "_look_at", "waits")
 
@@ -96,7 +96,7 @@ class OffsetWaiters:
         heapq.heappush(self.waits, (offset, self._count, waiter))
 
     def _forget_done(self) -> None:
-        """Those who lost their patience, or their connection, while nothing is committed: they come again and again."""
+        """Purge waiters that timed out or disconnected while commits stall: their clients retry and add new ones."""
         self.waits[:] = [each for each in self.waits if not each[2].done()]
         heapq.heapify(self.waits)
         self._look_at = max(LOOK_FROM, 2 * len(self.waits))

@@ -1,7 +1,7 @@
-"""Batches that arrive together are written together: one call for all that a connection sent in one turn.
+"""Coalesces writes: one write call per log for all batches of a connection in one turn of the event loop.
 
-A write costs as much for the call as for the bytes. So while more frames of a turn follow, logs gather what is appended
-to them, and it is written before the turn's answers leave. Nobody sees it earlier: nothing else runs within a turn.
+A write costs as much for the call as for the bytes. So while more frames of a turn follow, logs buffer their appends,
+and the buffer is written before the turn's responses leave. Nothing else runs within a turn, so no reader misses it.
 """
 
 from typing import TYPE_CHECKING
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 
 
 class WriteCoalescer:
-    """What is gathered in the turn that runs now."""
+    """The logs with buffered appends in the current turn."""
 
     __slots__ = ("_partitions", "is_empty", "is_open", "more_follows", "newest")
 
     def __init__(self) -> None:
-        self.is_open = False  # only within a turn, while more of it follows
+        self.is_open = False  # only within a turn, while more frames follow
         self.is_empty = True
-        self.more_follows = False  # whoever sent this is in the middle of another batch
-        self.newest: Partition | None = None  # whose batch came last; mostly the next is its too
+        self.more_follows = False  # the client is in the middle of sending another batch
+        self.newest: Partition | None = None  # the partition of the last batch; usually of the next, too
         self._partitions: dict[Partition, None] = {}
 
     def add(self, partition: "Partition") -> None:
@@ -28,18 +28,18 @@ class WriteCoalescer:
         self.is_empty = False
 
     def write(self) -> None:
-        """Before anything reads a log in the same turn. What fails is told by `end`."""
+        """Write before a log is read in the same turn. `end` returns the failure, if any."""
         for partition in self._partitions:
             partition.write_buffered()
 
     def close(self) -> None:
-        """What is appended from now on is written at once, until a turn opens it again."""
+        """Write appends at once from now on, until a turn opens it again."""
         self.is_open = False
         if not self.is_empty:
             self.write()
 
     def end(self) -> OSError | None:
-        """The turn is over: write what is left. The failure, if anything of the turn could not be written."""
+        """End the turn: write the rest and return the error if any write of the turn failed."""
         self.is_open = False
         self.write()
         failure = None
