@@ -2,7 +2,7 @@
 
     python purchases_moldau.py --bootstrap-servers localhost:9092 --topic clicks --to purchases
 
-The code of purchases_kafka.py with one word changed. Needs: pip install 'moldau[spark]', and Java 17 or newer.
+The code of purchases_kafka.py with one word changed. Needs Java 17 or newer, and Moldau with its extra spark.
 """
 
 import argparse

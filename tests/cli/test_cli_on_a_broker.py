@@ -187,7 +187,7 @@ def test_headers_files_partitions_and_tombstones(moldau: Moldau, topic: str, tmp
     assert lines[0]["headers"] == [{"name": "app", "value": "cli"}]
     assert [each["offset"] for each in lines] == [0, 1, 2, 3]
     assert "partition 2 does not exist" in moldau("produce", topic, "-p", "2", text="x\n", code=2)
-    assert "there is no 9" in moldau("consume", topic, "-p", "9", code=2)
+    assert "partition 9 does not exist" in moldau("consume", topic, "-p", "9", code=2)
     assert "no such file" in moldau("produce", topic, str(tmp_path / "none"), code=1)
 
 
@@ -345,7 +345,7 @@ def test_a_folder_is_formatted_once(moldau: Moldau, tmp_path: Path) -> None:
     moldau("storage", "format", "-d", folder, "--node-id", "7", "--ignore-formatted")
     assert "belongs to node 7" in moldau("storage", "format", "-d", folder, "--ignore-formatted", code=1)
     assert told["cluster_id"] in moldau("storage", "info", "-d", folder)
-    assert "no such folder" in moldau("storage", "info", "-d", str(tmp_path / "none"), code=1)
+    assert "no such directory" in moldau("storage", "info", "-d", str(tmp_path / "none"), code=1)
 
 
 @pytest.mark.proves("A4", part="storage and log dump")

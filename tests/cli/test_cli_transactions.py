@@ -133,7 +133,7 @@ def test_a_hanging_transaction_is_found_and_aborted(moldau: Moldau, client: Any,
     assert (found["producer"], found["partition"], found["open_since_offset"]) == (producer_id, 0, 0)
     assert client.list_offset(topic, 0, LATEST, isolation=Isolation.READ_COMMITTED).offset == 0
     where = ("--partition", f"{topic}:0", "--start-offset", "0")
-    assert "never read" in moldau("txn", "abort", *where, text="n\n", code=1)
+    assert "will be dropped" in moldau("txn", "abort", *where, text="n\n", code=1)
     moldau("txn", "abort", *where, "--yes")
     assert client.list_offset(topic, 0, LATEST, isolation=Isolation.READ_COMMITTED).offset == 2
     assert json.loads(moldau("txn", "find-hanging", "--topic", topic, "--json")) == []
@@ -154,7 +154,7 @@ def servers(client: Any) -> str:
 def test_what_is_not_there_is_said(moldau: Moldau, topic: str) -> None:
     assert "there is no transactional id nobody" in moldau("txn", "describe", "nobody", code=1)
     assert "there is no transactional id nobody" in moldau("txn", "abort", "nobody", "--yes", code=1)
-    assert "no transaction is open" in moldau(
+    assert "no open transaction" in moldau(
         "txn", "abort", "--partition", f"{topic}:0", "--start-offset", "5", "--yes", code=1
     )
     assert "Unknown state: Sleeping" in moldau("txn", "list", "--state", "Sleeping", code=1)
@@ -167,6 +167,8 @@ def test_nothing_is_said_to_hang_or_not_where_there_is_nothing(moldau: Moldau, t
 
 
 def test_wrong_usage_of_txn_is_said(moldau: Moldau, topic: str) -> None:
-    assert "say what" in moldau("txn", "abort", code=2)
-    assert "say what" in moldau("txn", "abort", "one", "--partition", f"{topic}:0", "--start-offset", "0", code=2)
+    assert "give a TRANSACTIONAL_ID" in moldau("txn", "abort", code=2)
+    assert "give a TRANSACTIONAL_ID" in moldau(
+        "txn", "abort", "one", "--partition", f"{topic}:0", "--start-offset", "0", code=2
+    )
     assert "write TOPIC:PARTITION" in moldau("txn", "producers", topic, code=2)

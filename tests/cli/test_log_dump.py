@@ -186,4 +186,4 @@ def test_what_cannot_be_dumped_is_said_in_a_line(tmp_path: Path, name: str) -> N
     (tmp_path / "strange.txt").write_text("?")
     result = CliRunner().invoke(app, ["log", "dump", str(tmp_path / name)])
     assert result.exit_code == 1
-    assert "no such file" in result.stderr or "not a file of a log" in result.stderr
+    assert "no such file" in result.stderr or "not a log file" in result.stderr

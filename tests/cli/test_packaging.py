@@ -38,6 +38,7 @@ def test_metadata_names_authors_and_supported_pythons() -> None:
 
 def test_no_page_installs_the_package_from_an_index_that_lacks_it() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    pages += [*(ROOT / "src").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]
     found = [page.name for page in pages if "pip install 'moldau" in page.read_text()]
     assert found == []
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from moldau import __version__
 from moldau.cli.commands import COMMANDS
-from moldau.cli.errors import CommandError, explain
+from moldau.cli.errors import CommandError, as_command_error
 from moldau.cli.main import app
 from moldau.cli.options import pairs
 from moldau.cli.output import human_bytes, topic_id_text
@@ -89,7 +89,7 @@ def test_who_does_not_confirm_is_told_that_nothing_was_changed(answer: str) -> N
     result = CliRunner().invoke(app, ["partition", "elect-leaders", "--all", "--unclean"], input=answer)
     assert result.exit_code == 1
     assert "Aborted" not in result.output
-    assert result.stderr.endswith("error: not confirmed, nothing was changed; --yes does not ask\n")
+    assert result.stderr.endswith("error: not confirmed, nothing was changed; use --yes to skip the prompt\n")
 
 
 def test_the_cluster_may_come_from_the_environment(nobody: str) -> None:
@@ -110,10 +110,10 @@ def test_debug_shows_the_traceback_wherever_it_stands(where: str, nobody: str) -
         (["topic", "list", "-b", "host:port"], "has no valid port"),
         (["topic", "create", "t", "-c", "retention.ms"], "write it as KEY=VALUE"),
         (["topic", "alter", "t"], "nothing to alter"),
-        (["config", "set", "topic", "t"], "nothing to set"),
-        (["config", "get", "broker", "one"], "not a broker's id"),
-        (["consume", "t", "--from", "middle"], "not a place in a log"),
-        (["consume", "t", "--format", "%q"], "is not known"),
+        (["config", "set", "topic", "t"], "nothing to change"),
+        (["config", "get", "broker", "one"], "not a broker id"),
+        (["consume", "t", "--from", "middle"], "not a position"),
+        (["consume", "t", "--format", "%q"], "is unknown"),
         (["produce", "t", "-K", ""], "--key-separator is empty"),
         (["start", "-c", "no.such.setting=1"], "no.such.setting"),
         (["start", "-c", "num.partitions=none"], "num.partitions"),
@@ -221,23 +221,25 @@ def test_an_interrupt_is_code_130_without_a_traceback() -> None:
 
 
 def test_an_error_of_ours_keeps_its_traceback() -> None:
-    assert explain(ValueError("a bug")) is None
-    assert explain(AssertionError()) is None
+    assert as_command_error(ValueError("a bug")) is None
+    assert as_command_error(AssertionError()) is None
 
 
 def test_errors_of_the_cluster_and_the_system_become_lines() -> None:
-    told = explain(UnknownTopicOrPartition("topic x does not exist"))
+    told = as_command_error(UnknownTopicOrPartition("topic x does not exist"))
     assert told is not None
     assert (str(told), told.exit_code) == ("topic x does not exist", 1)
-    told = explain(InvalidConfig("num.partitions"))
+    told = as_command_error(InvalidConfig("num.partitions"))
     assert told is not None
     assert told.exit_code == 2
-    told = explain(FileNotFoundError(2, "No such file or directory", "a.toml"))
+    told = as_command_error(FileNotFoundError(2, "No such file or directory", "a.toml"))
     assert str(told) == "a.toml: no such file or directory"
-    told = explain(OSError(98, "error while attempting to bind on address ('127.0.0.1', 9092): address already in use"))
-    assert str(told).startswith("127.0.0.1:9092 is in use; does a broker run already? choose another with --listen")
+    told = as_command_error(
+        OSError(98, "error while attempting to bind on address ('127.0.0.1', 9092): address already in use")
+    )
+    assert str(told).startswith("127.0.0.1:9092 is in use; is a broker running already? choose another address")
     complaint = CommandError("as it is")
-    assert explain(complaint) is complaint
+    assert as_command_error(complaint) is complaint
 
 
 def test_pairs_may_hold_further_equal_signs() -> None:

@@ -41,7 +41,7 @@ def test_what_is_not_there_is_empty_in_a_line_and_null_in_json() -> None:
 
 @pytest.mark.parametrize("template", ["%x", "%", "%v %"])
 def test_an_unknown_field_is_refused_with_those_there_are(template: str) -> None:
-    with pytest.raises(CommandError, match="is not known; there are %t") as refusal:
+    with pytest.raises(CommandError, match="is unknown; use %t") as refusal:
         compile_template(template)
     assert refusal.value.exit_code == 2
 

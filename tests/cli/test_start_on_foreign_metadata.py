@@ -25,7 +25,7 @@ def batch(record: Any, offset: int, epoch: int) -> bytes:
 FOREIGN = [
     (messages.FeatureLevelRecord(name="metadata.version", feature_level=99), "metadata.version is 99"),
     (messages.AccessControlEntryRecord(), "AccessControlEntryRecord"),
-    (b"\x01\x40\x00", "no type 64 of version 0 is known here"),
+    (b"\x01\x40\x00", "type 64 version 0 is unknown"),
 ]
 
 

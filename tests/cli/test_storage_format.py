@@ -49,7 +49,7 @@ def test_initial_controllers_are_written_to_a_snapshot_that_each_of_them_begins_
 def test_a_folder_that_was_just_formatted_was_not_left_uncleanly(tmp_path: Path, flags: tuple[str, ...]) -> None:
     moldau("-d", str(tmp_path / "fresh"), *flags)
     told = CliRunner().invoke(app, ["storage", "info", "-d", str(tmp_path / "fresh")]).stdout
-    assert "last stop  none: no node has run here yet\n" in told
+    assert "last shutdown  none: no node has run here yet\n" in told
 
 
 def test_a_node_that_is_alone_is_its_own_first_voter(tmp_path: Path) -> None:
@@ -80,8 +80,8 @@ def test_a_controller_that_joins_later_knows_no_voters(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--standalone", "--no-initial-controllers"], "exclude each other"),
-        (["--standalone", "--initial-controllers", VOTERS], "exclude each other"),
+        (["--standalone", "--no-initial-controllers"], "cannot be combined"),
+        (["--standalone", "--initial-controllers", VOTERS], "cannot be combined"),
         (["--initial-controllers", "1@host1:9093"], "is not id@host:port:directoryId"),
         (["--initial-controllers", f"1@host1:{ONE}"], "is not host:port"),
         (["--initial-controllers", f"1@host1:9093:{ONE},1@host2:9093:{TWO}"], "appears twice"),
@@ -106,6 +106,6 @@ def test_a_broker_has_no_say_about_voters(tmp_path: Path) -> None:
         f"node.id=7\nlog.dirs={tmp_path}/data\nprocess.roles=broker\ncontroller.listener.names=CONTROLLER\n"
         "controller.quorum.bootstrap.servers=host1:9093\n"
     )
-    assert "no controller" in moldau("--config", str(settings), "--standalone", code=1)
+    assert "does not include controller" in moldau("--config", str(settings), "--standalone", code=1)
     moldau("--config", str(settings), "-t", CLUSTER_ID, "--initial-controllers", VOTERS)
     assert not (tmp_path / "data" / CHECKPOINT).exists()

@@ -82,7 +82,7 @@ def test_only_what_runs_can_be_stopped(root: Path) -> None:
     with RunFolder(root, "clicks").held(new_run("transform", {}, "local[*]")):
         pass
     result = pipeline("stop", "clicks")
-    assert result.stderr == "error: pipeline clicks does not run (done)\n"
+    assert result.stderr == "error: pipeline clicks is not running (done)\n"
 
 
 def test_a_topic_is_not_transformed_into_itself() -> None:
@@ -95,7 +95,7 @@ def test_dead_letters_do_not_go_to_a_topic_that_is_read() -> None:
     """Each would come again, and be refused again."""
     result = pipeline("run", "transform", "-t", "a", "-t", "b", "--to", "c", "--dead-letters", "b")
     assert result.exit_code == 2
-    assert "--dead-letters b is read as well: the job would never end" in result.stderr
+    assert "--dead-letters b is read too: the job would never end" in result.stderr
 
 
 def ejected(broker: Broker, *arguments: str) -> str:

@@ -216,7 +216,7 @@ def test_folders_are_found_by_what_has_run_in_them(tmp_path: Path, monkeypatch: 
 
 def test_what_is_missing_is_said_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "pyspark" else object())
-    with pytest.raises(PipelineError, match=r"pipelines need pyspark; install with: pip install 'moldau\[spark\]'"):
+    with pytest.raises(PipelineError, match=r"pipelines need pyspark; install Moldau with its spark extra"):
         require_spark()
 
 

@@ -170,7 +170,7 @@ def test_a_script_without_such_a_file_stays_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["transform", "--sql", "a.sql", "--python", "a.py"], "--sql and --python do not go together"),
+        (["transform", "--sql", "a.sql", "--python", "a.py"], "--sql and --python cannot be combined"),
         (["transform", "--step", "a.txt"], "--step a.txt: a step is FILE.sql or FILE.py[:FUNCTION]"),
         (["transform", "--sql", "empty.sql"], "empty.sql is empty"),
         (["transform", "--sql", "nowhere.sql"], "nowhere.sql: no such file or directory"),

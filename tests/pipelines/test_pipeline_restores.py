@@ -275,10 +275,10 @@ def test_a_restore_that_is_not_the_same_is_an_error(tmp_path: Path, capsys: pyte
     show_restored(restored([]), is_json=False, folder=tmp_path)
     out, err = capsys.readouterr()
     assert out.splitlines()[1].split() == ["0", "10-14", "0-4"]
-    assert "group g is at 0: 4" in err
-    assert "11 records are back in t, the same as in the archive" in err
+    assert "group g: offsets 0: 4" in err
+    assert "restored 11 records to t, verified against the archive" in err
     assert json.loads((tmp_path / "offsets.json").read_text())["0"][1] == {"old": [20, 24], "new": [6, 10]}
-    with pytest.raises(CommandError, match="t is not what was archived: partition 0 is odd"):
+    with pytest.raises(CommandError, match="t differs from the archive: partition 0 is odd"):
         show_restored(restored(["partition 0 is odd"]), is_json=True, folder=tmp_path)
     assert json.loads(capsys.readouterr().out)["verified"] is False
 

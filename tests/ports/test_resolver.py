@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from moldau.cli.errors import explain
+from moldau.cli.errors import as_command_error
 from moldau.model.ids import Address
 from moldau.model.ports import Connection
 from moldau.node.ports.sockets import SocketNetwork
@@ -66,7 +66,7 @@ async def test_pages_are_served_when_an_address_is_not_local(stands_for: Stands)
 async def test_address_of_another_machine_is_rejected() -> None:
     with pytest.raises(OSError, match=r"192.0.2.1:9092 is not an address of this machine") as raised:
         await SocketNetwork().listen(Address(NOT_OURS, 9092), Silent, FRAME_MAX)
-    assert "advertised.listeners" in str(explain(raised.value))
+    assert "advertised.listeners" in str(as_command_error(raised.value))
 
 
 async def test_unknown_host_name_is_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ async def test_unknown_host_name_is_in_the_error(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     with pytest.raises(socket.gaierror) as raised:
         await SocketNetwork().listen(Address(NAME, 9092), Silent, FRAME_MAX)
-    assert str(explain(raised.value)) == f"cannot listen on {NAME}:9092: name or service not known"
+    assert str(as_command_error(raised.value)) == f"cannot listen on {NAME}:9092: name or service not known"
 
 
 @pytest.mark.proves("H3", part="the dead are found")

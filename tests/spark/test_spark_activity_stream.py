@@ -101,7 +101,7 @@ def test_a_stream_is_seen_while_it_runs_stopped_in_order_and_goes_on(
     finally:
         stream.process.kill()
     assert stream.process.returncode == 130, said
-    assert "stopped; run it again to go on from here" in said
+    assert "stopped; run it again to continue from here" in said
     assert f"the report: {page}" in said
     assert "Traceback" not in said
     assert state_of(folder) is State.STOPPED

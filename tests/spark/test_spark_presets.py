@@ -116,7 +116,7 @@ def test_windows_that_change_are_written_again_under_their_key(
     send(moldau_broker, topic, [click("/a", 0.1, 1), click("/a", 0.2, 1), click("/b", 0.3, 1)])
     run(moldau_broker, tmp_path, job)
     send(moldau_broker, topic, [click("/a", 0.4, 1)])
-    assert "goes on where it was" in run(moldau_broker, tmp_path, job)
+    assert "continues from its checkpoint" in run(moldau_broker, tmp_path, job)
     counts = [
         (json.loads(bytes(row.key))["page"], json.loads(row.value)["count"]) for row in rows(spark, moldau_broker, out)
     ]

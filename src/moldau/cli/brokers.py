@@ -1,4 +1,4 @@
-"""`moldau broker`: what each broker holds, emptying one, and forgetting one that is gone."""
+"""`moldau broker`: list brokers, drain one, and unregister one that was stopped for good."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from moldau.client.brokers import BrokerState
     from moldau.client.reassignment_plans import Assignment
 
-app = typer.Typer(help="Look at brokers, empty one, forget one.", no_args_is_help=True)
+app = typer.Typer(help="List, drain and remove brokers.", no_args_is_help=True)
 
 COUNTS: Final = ("state", "leaders", "preferred", "replicas", "size", "free")
 
@@ -26,7 +26,7 @@ Broker = Annotated[int, typer.Argument(metavar="BROKER", min=0, show_default=Fal
 
 @app.command("list")
 def list_brokers(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = False) -> None:
-    """Who there is, whether it serves, and how much it holds and leads."""
+    """List the brokers: state, partitions that they lead and hold, and disk space."""
 
     async def work(client: "AsyncClient") -> None:
         from moldau.client.brokers import Brokers
@@ -44,17 +44,17 @@ def list_brokers(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = 
 def drain(
     broker: Broker,
     throttle: Throttle = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be moved.")] = False,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until it is empty.")] = True,
-    undo: Annotated[bool, typer.Option("--undo", help="Let it get new partitions again; nothing moves back.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show which partitions would move.")] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the broker is empty.")] = True,
+    undo: Annotated[bool, typer.Option("--undo", help="Allow new partitions on it again; nothing moves back.")] = False,
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
     json: Json = False,
 ) -> None:
-    """Move all partitions of a broker to the others and give it no new ones, so that it can be stopped for good."""
+    """Move all partitions of a broker to the others and place no new ones on it, so that it can be removed."""
     if throttle is not None and not wait:
-        raise usage_error("--throttle is taken off when the broker is empty: leave out --no-wait")
+        raise usage_error("--throttle is removed when the broker is empty, so it cannot be combined with --no-wait")
     if undo and (dry_run or throttle is not None):
-        raise usage_error("--undo moves nothing: leave out --dry-run and --throttle")
+        raise usage_error("--undo moves nothing and cannot be combined with --dry-run or --throttle")
 
     async def roll_back(client: "AsyncClient") -> None:
         from moldau.client.brokers import Brokers
@@ -63,7 +63,7 @@ def drain(
         if json:
             show_json({"broker": broker, "is_drained": False})
         else:
-            print(f"broker {broker} gets new partitions again; moldau reassign generate gives it its share of the old")
+            print(f"broker {broker} accepts new partitions again; to move old ones to it: moldau reassign generate")
 
     async def work(client: "AsyncClient") -> None:
         from moldau.client.reassignment_plans import encode_plan
@@ -75,12 +75,12 @@ def drain(
             rows = [(*place, to) for place, to in plan.items()]
             show_table(("topic", "partition", "target"), rows, numbers=("partition",))
         else:
-            await _carry_out(client, broker, plan, throttle, wait)
+            await _move_all(client, broker, plan, throttle, wait)
             if json:
                 show_json({"broker": broker, "partitions": len(plan), "is_empty": wait})
             else:
-                print(f"broker {broker} is empty" if wait else f"{len(plan)} partitions leave broker {broker}")
-                await _say_what_is_next(client, broker)
+                print(f"broker {broker} is empty" if wait else f"moving {len(plan)} partitions off broker {broker}")
+                await _note_next_steps(client, broker)
 
     _run(bootstrap_servers, roll_back if undo else work)
 
@@ -88,11 +88,11 @@ def drain(
 @app.command()
 def remove(
     broker: Broker,
-    force: Annotated[bool, typer.Option("--force", help="Although partitions still count on it.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Even if partitions still have replicas on it.")] = False,
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
     json: Json = False,
 ) -> None:
-    """Forget a broker that has been stopped for good."""
+    """Unregister a broker that has been stopped for good."""
 
     async def work(client: "AsyncClient") -> None:
         from moldau.client.brokers import Brokers
@@ -104,19 +104,19 @@ def remove(
         if state is None:
             raise _unknown(broker)
         if not state.is_fenced:
-            raise CommandError(f"broker {broker} runs, and would come back at once: drain it, stop it, then remove it")
+            raise CommandError(f"broker {broker} is running and would register again: drain and stop it first")
         if state.replicas and not force:
             raise CommandError(
-                f"{state.replicas} partitions have a replica on broker {broker}: move them away first (moldau broker "
-                f"drain {broker}), or say --force and they stay short of one"
+                f"{state.replicas} partitions have a replica on broker {broker}: move them first (moldau broker drain "
+                f"{broker}), or use --force and leave them under-replicated"
             )
-        with contextlib.suppress(InvalidConfig, InvalidRequest):  # a cluster of another make
-            await brokers.uncordon(broker)  # or whoever has its number one day would get nothing
+        with contextlib.suppress(InvalidConfig, InvalidRequest):  # not every Kafka cluster knows cordoned.log.dirs
+            await brokers.uncordon(broker)  # for the next broker with this id
         await brokers.unregister(broker)
         if json:
             show_json({"broker": broker, "is_forgotten": True})
         else:
-            print(f"broker {broker} is forgotten")
+            print(f"broker {broker} is removed")
 
     _run(bootstrap_servers, work)
 
@@ -130,7 +130,7 @@ async def _plan(client: "AsyncClient", broker: int) -> "Assignment":
     states = {each.node_id: each for each in await Brokers(client).all()}
     if broker not in states:
         raise _unknown(broker)
-    others = {node for node, each in states.items() if each.is_drained and node != broker}  # they get nothing new
+    others = {node for node, each in states.items() if each.is_drained and node != broker}
     racks = {node: rack for node, rack in (await moves.racks()).items() if node not in others}
     if not racks.keys() - {broker}:
         raise CommandError(
@@ -141,7 +141,7 @@ async def _plan(client: "AsyncClient", broker: int) -> "Assignment":
 
 
 async def _check_led(client: "AsyncClient", broker: int) -> None:
-    """What nobody leads is copied from nobody: it would be waited for in vain."""
+    """A partition without a leader cannot be copied: draining it would never end."""
     orphans = [
         f"{topic.name}-{each.index}"
         for topic in await client.describe_topics()
@@ -150,13 +150,13 @@ async def _check_led(client: "AsyncClient", broker: int) -> None:
     ]
     if orphans:
         raise CommandError(
-            f"{', '.join(orphans)} has no leader that it could be copied from: start one of its brokers "
+            f"{', '.join(orphans)} cannot be copied without a leader: start one of its brokers "
             "(moldau cluster health), or delete the topic"
         )
 
 
-async def _let_out(client: "AsyncClient", broker: int) -> None:
-    """One that was forgotten although partitions counted on it gets nothing any more as it is."""
+async def _exclude_from_placement(client: "AsyncClient", broker: int) -> None:
+    """Place no new partitions on the broker; one that is already unregistered gets none anyway."""
     from moldau.client.brokers import Brokers
     from moldau.model.errors import InvalidConfig, InvalidRequest
 
@@ -165,28 +165,26 @@ async def _let_out(client: "AsyncClient", broker: int) -> None:
         return
     try:
         await Brokers(client).cordon(broker)
-    except (InvalidConfig, InvalidRequest) as refusal:  # a cluster of another make
-        note(f"it may be given new partitions meanwhile: {refusal.message}")
+    except (InvalidConfig, InvalidRequest) as error:  # not every Kafka cluster knows cordoned.log.dirs
+        note(f"new partitions may still be placed on the broker: {error.message}")
 
 
 def _unknown(broker: int) -> CommandError:
-    return CommandError(f"there is no broker {broker}; moldau broker list shows those there are")
+    return CommandError(f"there is no broker {broker}; moldau broker list shows the brokers")
 
 
-async def _carry_out(
-    client: "AsyncClient", broker: int, plan: "Assignment", throttle: int | None, is_patient: bool
-) -> None:
-    """Begin what is not under way yet, and wait until the broker holds nothing, whoever began it."""
+async def _move_all(client: "AsyncClient", broker: int, plan: "Assignment", throttle: int | None, waits: bool) -> None:
+    """Start the moves that are not in progress yet, and wait until the broker is empty."""
     from moldau.client.plan_executor import PlanExecutor
 
-    await _let_out(client, broker)
+    await _exclude_from_placement(client, broker)
     moves = PlanExecutor(client)
     if plan:
         _, outcomes = await moves.begin(plan, throttle_bytes=throttle, is_additional=True)
         failed = [f"{place}: {error.message}" for place, error in outcomes.items() if error is not None]
         if failed:
             raise CommandError("; ".join(failed))
-    if not is_patient:
+    if not waits:
         return
     leaving = {place: each.target for place, each in (await moves.reassignments.ongoing()).items()} | plan
     leaving = {place: target for place, target in leaving.items() if broker not in target}
@@ -195,10 +193,10 @@ async def _carry_out(
         await moves.clear_up(leaving)
     left = [str(place) for place, replicas in (await moves.assignment()).items() if broker in replicas]
     if left:
-        raise CommandError(f"broker {broker} still holds {', '.join(left)}: run this again")
+        raise CommandError(f"broker {broker} still holds {', '.join(left)}: run the command again")
 
 
-async def _say_what_is_next(client: "AsyncClient", broker: int) -> None:
+async def _note_next_steps(client: "AsyncClient", broker: int) -> None:
     from moldau.client.quorum import Quorum
     from moldau.model.errors import ClusterAuthorizationFailed, UnsupportedVersion
 
@@ -207,8 +205,8 @@ async def _say_what_is_next(client: "AsyncClient", broker: int) -> None:
     except (UnsupportedVersion, ClusterAuthorizationFailed):
         votes = False
     if votes:
-        note(f"it is a controller too: moldau quorum remove-controller {broker}")
-    note(f"next: stop it, then: moldau broker remove {broker}")
+        note(f"it is also a voter of the quorum: moldau quorum remove-controller {broker}")
+    note(f"next: stop it, then run moldau broker remove {broker}")
 
 
 def show_brokers(states: "list[BrokerState]") -> None:

@@ -1,4 +1,4 @@
-"""Clients on the real network, for the commands that talk to a cluster."""
+"""Connect to a cluster, for the commands that talk to one."""
 
 from moldau.cli.errors import usage_error
 from moldau.client.addresses import parse_bootstrap

@@ -1,4 +1,4 @@
-"""`moldau cluster health`: is everything well, and if not, what is wrong."""
+"""`moldau cluster health`: check brokers, controllers and partitions."""
 
 import asyncio
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from moldau.client.quorum import QuorumReplica, QuorumView
     from moldau.client.types import ClusterBroker
 
-app = typer.Typer(help="Look at the cluster as a whole.", no_args_is_help=True)
+app = typer.Typer(help="Check the cluster.", no_args_is_help=True)
 
 UNHEALTHY = 1
 PARTITIONS_SHOWN = 20
@@ -21,12 +21,12 @@ PARTITIONS_SHOWN = 20
 
 @app.callback()
 def cluster() -> None:
-    """So that `health` is a command of its own, and others can come beside it."""
+    """Check the cluster."""
 
 
 @app.command()
 def health(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = False) -> None:
-    """Brokers, controller, quorum, and partitions that lack something. Ends with 1 if anything is wrong."""
+    """Show brokers, controller, quorum and unhealthy partitions. The exit code is 1 if anything is wrong."""
     found = asyncio.run(_examine(bootstrap_servers))
     if json:
         show_json(_as_json(found))
@@ -51,8 +51,8 @@ def _show(found: "Health") -> None:
     print(f"controller  {_controller(found)}")
     print(f"topics      {found.topics} with {found.partitions} partition{'s' if found.partitions != 1 else ''}")
     counts = (found.under_replicated, found.under_min_isr, found.offline)
-    words = ("not fully replicated", "below min.insync.replicas", "offline")
-    print("partitions  " + ", ".join(f"{len(sick)} {word}" for sick, word in zip(counts, words, strict=True)))
+    labels = ("under-replicated", "below min.insync.replicas", "offline")
+    print("partitions  " + ", ".join(f"{len(sick)} {label}" for sick, label in zip(counts, labels, strict=True)))
     if found.reassigning:
         print(f"moving      {found.reassigning} partitions; see: moldau reassign list")
     if found.unhealthy:
@@ -62,7 +62,7 @@ def _show(found: "Health") -> None:
             columns, [_row(each) for each in found.unhealthy[:PARTITIONS_SHOWN]], numbers=("partition", "min isr")
         )
         if len(found.unhealthy) > PARTITIONS_SHOWN:
-            note(f"… and {len(found.unhealthy) - PARTITIONS_SHOWN} more; --json has all")
+            note(f"… and {len(found.unhealthy) - PARTITIONS_SHOWN} more; --json shows all")
     print()
     problems = list(found.problems())
     print("\n".join(f"unhealthy: {each}" for each in problems) or "healthy")
@@ -71,11 +71,11 @@ def _show(found: "Health") -> None:
 
 
 def _ids(found: "Health") -> str:
-    def told(broker: "ClusterBroker") -> str:
+    def label(broker: "ClusterBroker") -> str:
         state = " (fenced)" if broker.is_fenced else " (unreachable)" if broker.node_id in found.unreachable else ""
         return f"{broker.node_id}{state}"
 
-    return ", ".join(map(told, found.cluster.brokers)) or "-"
+    return ", ".join(map(label, found.cluster.brokers)) or "-"
 
 
 def _controller(found: "Health") -> str:
@@ -132,7 +132,7 @@ def _partition_as_json(sick: "UnhealthyPartition") -> dict[str, Any]:
 
 
 def quorum_as_json(quorum: "QuorumView") -> dict[str, Any]:
-    """The quorum for programs."""
+    """Return the JSON form of the quorum."""
     return {
         "leader": quorum.leader_id if quorum.leader_id >= 0 else None,
         "epoch": quorum.epoch,

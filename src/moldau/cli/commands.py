@@ -1,6 +1,6 @@
-"""The table of commands. To add a group: one file with a Typer `app`, one line here.
+"""The table of commands. To add a command: one file with a Typer `app`, one line here.
 
-A command's module is imported when it is called, so `moldau start` does not pay for `moldau consume`.
+A command's module is imported when it is called, so that `moldau start` does not load `moldau consume`.
 """
 
 from typing import Final

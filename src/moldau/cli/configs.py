@@ -1,4 +1,4 @@
-"""`moldau config`: the settings of topics and brokers."""
+"""`moldau config`: show and change settings of topics, brokers, groups and client metrics."""
 
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,11 +12,11 @@ from moldau.cli.output import note, show_json, show_table
 if TYPE_CHECKING:
     from moldau.client.types import ConfigEntry, Resource
 
-app = typer.Typer(help="Get and set the settings of topics and brokers.", no_args_is_help=True)
+app = typer.Typer(help="Show and change settings of topics, brokers and groups.", no_args_is_help=True)
 
 
 class Kind(StrEnum):
-    """What has settings."""
+    """Types of resources that have settings."""
 
     TOPIC = "topic"
     BROKER = "broker"
@@ -25,7 +25,7 @@ class Kind(StrEnum):
 
 
 Of = Annotated[Kind, typer.Argument(metavar="topic|broker|group|client-metrics", show_default=False)]
-Name = Annotated[str, typer.Argument(show_default=False, help="A topic, or a broker's id (default: all brokers).")]
+Name = Annotated[str, typer.Argument(show_default=False, help="A topic, group, or broker id (`default`: all brokers).")]
 
 
 @app.command()
@@ -34,11 +34,11 @@ def get(
     name: Name,
     keys: Annotated[list[str] | None, typer.Argument(metavar="[KEY…]", show_default=False)] = None,
     every: Annotated[bool, typer.Option("--all", "-a", help="Show the defaults too.")] = False,
-    documentation: Annotated[bool, typer.Option("--doc", help="Say what each setting does.")] = False,
+    documentation: Annotated[bool, typer.Option("--doc", help="Show the documentation of each setting.")] = False,
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
     json: Json = False,
 ) -> None:
-    """Show settings: those that were set, or the named ones, or all."""
+    """Show the settings that were changed, the named ones, or all (--all)."""
     from moldau.cli.cluster_client import connect
 
     with connect(bootstrap_servers) as client:
@@ -50,7 +50,7 @@ def get(
     if json:
         show_json([_entry(each, documentation) for each in shown])
     elif not shown:
-        note(f"{kind.value} {name} has no settings of its own; --all shows the defaults")
+        note(f"{kind.value} {name} has only default settings; --all shows them")
     else:
         _show(shown, documentation)
 
@@ -60,23 +60,23 @@ def set_configs(
     kind: Of,
     name: Name,
     settings: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE…]", show_default=False)] = None,
-    unset: Annotated[list[str] | None, typer.Option("--unset", metavar="KEY", help="Back to the default.")] = None,
+    unset: Annotated[list[str] | None, typer.Option("--unset", metavar="KEY", help="Reset to the default.")] = None,
     append: Annotated[
-        list[str] | None, typer.Option("--append", metavar="KEY=VALUE", help="Add to a list of values.")
+        list[str] | None, typer.Option("--append", metavar="KEY=VALUE", help="Append to a list of values.")
     ] = None,
     subtract: Annotated[
-        list[str] | None, typer.Option("--subtract", metavar="KEY=VALUE", help="Take from a list of values.")
+        list[str] | None, typer.Option("--subtract", metavar="KEY=VALUE", help="Remove from a list of values.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check whether it could be done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Validate only.")] = False,
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
     json: Json = False,
 ) -> None:
-    """Change settings and leave the others as they are."""
+    """Change settings; others keep their values."""
     from moldau.cli.cluster_client import connect
 
     values, added, taken = pairs(settings, "setting"), pairs(append, "--append"), pairs(subtract, "--subtract")
     if not (values or unset or added or taken):
-        raise usage_error("nothing to set: give KEY=VALUE, or --unset KEY")
+        raise usage_error("nothing to change: give KEY=VALUE or --unset KEY")
     with connect(bootstrap_servers) as client:
         client.alter_configs(
             _resource(kind, name),
@@ -94,7 +94,7 @@ def set_configs(
 
 
 def _is_own(kind: Kind, entry: "ConfigEntry") -> bool:
-    """Whether it was set here: a topic also shows what is set for all of the cluster, which is not its own."""
+    """Return whether the setting was changed for this resource, not for the whole cluster."""
     return entry.source_name == "topic" if kind is Kind.TOPIC else not entry.is_default
 
 
@@ -112,12 +112,12 @@ def _resource(kind: Kind, name: str) -> "Resource":
     if name in ("default", "all", ""):
         return Resource(ResourceKind.BROKER, "")
     if not name.isdecimal():
-        raise usage_error(f"{name} is not a broker's id; write its number, or default for all brokers")
+        raise usage_error(f"{name} is not a broker id; use a number, or `default` for all brokers")
     return Resource(ResourceKind.BROKER, name)
 
 
 def _entry(entry: "ConfigEntry", with_documentation: bool) -> dict[str, Any]:
-    told = {
+    fields = {
         "name": entry.name,
         "value": entry.value,
         "source": entry.source_name,
@@ -125,7 +125,7 @@ def _entry(entry: "ConfigEntry", with_documentation: bool) -> dict[str, Any]:
         "is_sensitive": entry.is_sensitive,
         "is_read_only": entry.is_read_only,
     }
-    return {**told, "documentation": entry.documentation} if with_documentation else told
+    return {**fields, "documentation": entry.documentation} if with_documentation else fields
 
 
 def _show(entries: "list[ConfigEntry]", with_documentation: bool) -> None:
@@ -134,6 +134,6 @@ def _show(entries: "list[ConfigEntry]", with_documentation: bool) -> None:
         (each.name, "(hidden)" if each.is_sensitive else each.value, each.source_name) for each in entries
     ]
     if with_documentation:
-        columns = (*columns, "what it does")
+        columns = (*columns, "documentation")
         rows = [(*row, each.documentation or "") for row, each in zip(rows, entries, strict=True)]
     show_table(columns, rows)

@@ -1,4 +1,4 @@
-"""How a job reaches the cluster: its address, and the settings of Kafka's clients for TLS, SASL and the rest."""
+"""The options that connect a job to a cluster: its address, and Kafka client settings such as TLS and SASL."""
 
 import re
 from collections.abc import Iterator
@@ -13,13 +13,13 @@ from moldau.cli.files import read_text
 from moldau.cli.options import BOOTSTRAP_DEFAULT, BootstrapIfGiven, pairs
 
 _ADDRESS: Final = "bootstrap.servers"
-_REMARKS: Final = ("#", "!")
+_COMMENTS: Final = ("#", "!")
 _PROPERTY: Final = re.compile(r"([^\s=:]+)\s*(?:[=:]\s*|\s)(.*)|([^\s=:]+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """The options. Settings have the names that they have for Java's clients."""
+    """The options. Settings have the names of Kafka's Java clients."""
 
     bootstrap_servers: BootstrapIfGiven = None
     command_config: Annotated[
@@ -27,19 +27,17 @@ class Connection:
         typer.Option(
             "--command-config",
             metavar="FILE",
-            help="Settings of Kafka's clients as properties: security.protocol=SSL …",
+            help="A properties file of client settings: security.protocol=SSL …",
         ),
     ] = None
     kafka: Annotated[
         list[str] | None,
-        typer.Option(
-            "--kafka", metavar="KEY=VALUE", help="Such a setting; may be repeated. They beat those of the file."
-        ),
+        typer.Option("--kafka", metavar="KEY=VALUE", help="A client setting; may be repeated. Overrides the file."),
     ] = None
 
     @property
     def servers(self) -> str:
-        """The address of the file, if none was given."""
+        """The address of the command line, else of the file."""
         return self.bootstrap_servers or self._all().get(_ADDRESS, BOOTSTRAP_DEFAULT)
 
     @property
@@ -48,7 +46,7 @@ class Connection:
 
     @property
     def options(self) -> dict[str, str]:
-        """As `format("moldau")` takes them, beside the address."""
+        """The settings as options of `format("moldau")`."""
         return {f"kafka.{name}": value for name, value in self.settings.items()}
 
     @property
@@ -56,9 +54,9 @@ class Connection:
         return self.settings.get("security.protocol", "PLAINTEXT").strip().upper() != "PLAINTEXT"
 
     def plain_servers(self, job: str) -> str:
-        """The address, for what talks to the cluster through our own client."""
+        """The address, for jobs that use our own client, which knows neither TLS nor SASL."""
         if self.is_secured:
-            raise CommandError(f"{job} asks the cluster for more than records, and cannot do that over TLS or SASL yet")
+            raise CommandError(f"{job} does not support TLS or SASL yet")
         return self.servers
 
     def _all(self) -> dict[str, str]:
@@ -68,27 +66,27 @@ class Connection:
 
 
 def properties(text: str, path: Path) -> dict[str, str]:
-    """A properties file as Java reads it: comments, lines that go on after a backslash, `=`, `:` or a blank between."""
+    """Parse a properties file as Java does: comments, continuation lines, and `=`, `:` or a blank as separator."""
     found = {}
     for line in _whole_lines(text):
         match = _PROPERTY.fullmatch(line)
         if match is None:
-            raise usage_error(f"{path}: {line!r} is no setting; write it as KEY=VALUE")
+            raise usage_error(f"{path}: {line!r} is not a setting; write it as KEY=VALUE")
         found[match[1] or match[3]] = (match[2] or "").strip()
     return found
 
 
 def _whole_lines(text: str) -> Iterator[str]:
-    begun = ""
+    partial = ""
     for line in text.splitlines():
-        if not begun and line.lstrip().startswith(_REMARKS):
-            continue  # whatever it ends with: a remark does not go on
-        begun += line.strip()
-        if begun.endswith("\\"):
-            begun = begun[:-1]
+        if not partial and line.lstrip().startswith(_COMMENTS):
+            continue  # a comment has no continuation lines
+        partial += line.strip()
+        if partial.endswith("\\"):
+            partial = partial[:-1]
             continue
-        if begun:
-            yield begun
-        begun = ""
-    if begun:
-        yield begun
+        if partial:
+            yield partial
+        partial = ""
+    if partial:
+        yield partial

@@ -1,4 +1,4 @@
-"""`moldau consume`: records of a topic as lines."""
+"""`moldau consume`: print the records of a topic as lines."""
 
 import asyncio
 from contextlib import aclosing
@@ -28,11 +28,11 @@ def consume(
     ] = "start",
     until: Annotated[
         str | None,
-        typer.Option("--until", "-u", metavar="WHERE", help="Stop there: end (as of now), @TIME or an offset."),
+        typer.Option("--until", "-u", metavar="WHERE", help="Stop at: end (as of now), @TIME or an offset."),
     ] = None,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after so many records.")] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after this many records.")] = None,
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this one; may be given several times.")
+        list[int] | None, typer.Option("--partition", "-p", min=0, help="Read this partition only; may be repeated.")
     ] = None,
     template: Annotated[
         str,
@@ -42,17 +42,17 @@ def consume(
             help="%t topic, %p partition, %o offset, %T time, %k key, %v value, %h headers, %K %V sizes; or json.",
         ),
     ] = "%v",
-    json: Annotated[bool, typer.Option("--json", help="The same as --format json: one object a line.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Same as --format json: one object per line.")] = False,
     group: Annotated[
         str | None,
-        typer.Option("--group", "-g", help="Read as a member of this group: its share of partitions, its progress."),
+        typer.Option("--group", "-g", help="Join this consumer group and commit offsets."),
     ] = None,
     read_committed: Annotated[
-        bool, typer.Option("--read-committed", help="Nothing of open or aborted transactions.")
+        bool, typer.Option("--read-committed", help="Skip records of open and aborted transactions.")
     ] = False,
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
 ) -> None:
-    """Read a topic and print its records; goes on until stopped unless --until or --count is given."""
+    """Read a topic and print its records, until stopped unless --until or --count is given."""
     from moldau.cli.group_consumer import consume_in_group
     from moldau.cli.positions import parse_position
     from moldau.cli.record_format import compile_template
@@ -65,7 +65,7 @@ def consume(
         if not group:
             raise usage_error("--group is empty")
         if finish is not None or partition:
-            raise usage_error("--group shares partitions and progress: --until and --partition do not go with it")
+            raise usage_error("--until and --partition cannot be combined with --group")
         in_utf8(topic, "TOPIC")
         in_utf8(group, "--group")
         consume_in_group(bootstrap_servers, topic, group, begin, count, formatter, is_committed_only=read_committed)
@@ -108,7 +108,7 @@ def _places(topic: str, there: list[int], wanted: list[int] | None) -> list[Any]
 
     for each in wanted or ():
         if each not in there:
-            raise usage_error(f"topic {topic} has {len(there)} partitions, there is no {each}")
+            raise usage_error(f"topic {topic} has {len(there)} partitions, partition {each} does not exist")
     return [TopicPartition(topic, each) for each in sorted(set(wanted or there))]
 
 

@@ -1,4 +1,4 @@
-"""Failures that a user can act on, each as one line and an exit code."""
+"""Errors that the user can fix, each printed as one line with an exit code."""
 
 import errno
 import os
@@ -29,8 +29,8 @@ def usage_error(message: str) -> CommandError:
     return CommandError(message, exit_code=2)
 
 
-def explain(error: Exception) -> CommandError | None:
-    """The line for this error, or None if it is a bug of ours that deserves a traceback."""
+def as_command_error(error: Exception) -> CommandError | None:
+    """Return the error to print, or None for a bug, which needs its traceback."""
     match error:
         case CommandError():
             return error
@@ -39,17 +39,17 @@ def explain(error: Exception) -> CommandError | None:
         case KafkaError():
             return CommandError(error.message)
         case OSError():
-            return CommandError(_words_of(error))
+            return CommandError(_describe(error))
         case UnicodeEncodeError():
-            return usage_error(f"{error.object[:80]!r} cannot be written in {error.encoding}")
+            return usage_error(f"{error.object[:80]!r} cannot be encoded in {error.encoding}")
         case ValueError():
-            return _of_the_wire(error)
+            return _encoding_error(error)
         case _:
             return None
 
 
-def _of_the_wire(error: ValueError) -> CommandError | None:
-    """A number or a name that no message has room for; any other wrong value is our mistake."""
+def _encoding_error(error: ValueError) -> CommandError | None:
+    """A number or a name that does not fit into a message is the user's; any other ValueError is a bug."""
     from moldau.wire.primitives import Unencodable
 
     if not isinstance(error, Unencodable):
@@ -57,16 +57,16 @@ def _of_the_wire(error: ValueError) -> CommandError | None:
     return usage_error(f"a name or number does not fit into the protocol: {error}")
 
 
-def _words_of(error: OSError) -> str:
+def _describe(error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         where = re.search(r"\('?([^',]+)'?, (\d+)", str(error))
         address = str(Address(where[1], int(where[2]))) if where else "the address"
         return (
-            f"{address} is in use; does a broker run already? choose another with --listen HOST:PORT "
-            "(of `moldau up`: --port), or in listeners"
+            f"{address} is in use; is a broker running already? choose another address with --listen HOST:PORT "
+            "(`moldau up`: --port), or the setting listeners"
         )
     if error.errno == errno.EADDRNOTAVAIL and error.strerror:
-        return f"{error.strerror}; what clients reach it by, where that is another, belongs into advertised.listeners"
+        return f"{error.strerror}; an address that only clients use belongs into advertised.listeners"
     if isinstance(error, socket.gaierror) and error.strerror:
         return error.strerror
     if error.filename is not None and error.strerror:

@@ -1,4 +1,4 @@
-"""The other files of a data folder as entries to show: indexes, snapshots, checkpoints, properties."""
+"""Entries of the files beside segments: indexes, snapshots, checkpoints, properties."""
 
 import json
 import struct
@@ -17,7 +17,7 @@ _TIME_ENTRY: Final = Struct(">qi")
 
 
 def offset_index_entries(data: bytes, base_offset: int) -> Iterator[Entry]:
-    """Entries up to the room that Kafka reserves with zeros at the end of an index it is still writing."""
+    """Yield entries up to the zeros that Kafka preallocates at the end of an active index."""
     last = -1
     for relative, position in _whole(_OFFSET_ENTRY, data):
         if last >= 0 and relative == position == 0:
@@ -62,8 +62,8 @@ def snapshot_entries(data: bytes, _: int) -> Iterator[Entry]:
 
 
 def leader_epoch_entries(data: bytes, _: int) -> Iterator[Entry]:
-    for words in decode_lines(data):
-        epoch, start_offset = _numbers(words, 2)
+    for parts in decode_lines(data):
+        epoch, start_offset = _numbers(parts, 2)
         yield {"type": "leader_epoch", "epoch": epoch, "start_offset": start_offset}
 
 
@@ -107,7 +107,7 @@ BROKEN: Final = (ValueError, struct.error, CorruptCheckpoint)
 
 
 def kind_of(path: Path) -> str | None:
-    """The key in `FILES` for a file, `segment`, or None for a file we do not know."""
+    """Return the key in `FILES` for a file, `segment`, or None for an unknown file."""
     if path.suffix in (".log", ".checkpoint"):
         return "segment"
     if path.name in FILES:
@@ -124,7 +124,7 @@ def _rest(layout: Struct, data: bytes) -> Iterator[Entry]:
         yield {"type": "torn", "size_bytes": len(data) % layout.size, "is_valid": False, "why": "an entry is cut off"}
 
 
-def _numbers(words: list[str], count: int) -> list[int]:
-    if len(words) != count:
-        raise CorruptCheckpoint(f"not an entry: {' '.join(words)}")
-    return [int(word) for word in words]
+def _numbers(parts: list[str], count: int) -> list[int]:
+    if len(parts) != count:
+        raise CorruptCheckpoint(f"not an entry: {' '.join(parts)}")
+    return [int(part) for part in parts]

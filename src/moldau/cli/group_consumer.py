@@ -1,4 +1,4 @@
-"""`moldau consume --group`: reading as a member of a group, through the Python API and so through librdkafka."""
+"""`moldau consume --group`: read as a member of a consumer group, with the Python API and so with librdkafka."""
 
 import signal
 import sys
@@ -15,7 +15,7 @@ from moldau.records.record import Record
 if TYPE_CHECKING:
     from moldau.cli.record_format import Formatter
 
-LAST_MS: Final = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp() * 1000)  # later times have no name in Python
+LAST_MS: Final = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp() * 1000)  # the last year of datetime
 
 
 def consume_in_group(
@@ -28,17 +28,17 @@ def consume_in_group(
     *,
     is_committed_only: bool,
 ) -> None:
-    """Print records as they come. What was printed counts as processed and is committed."""
+    """Print records as they arrive. Printed records count as processed, and their offsets are committed."""
     try:
         from moldau.api import Failed, connect
     except ModuleNotFoundError as missing:
         raise CommandError("--group needs confluent-kafka: pip install confluent-kafka") from missing
     isolation = "read_committed" if is_committed_only else "read_uncommitted"
     start = _start(begin)
-    _look_for(topic, bootstrap_servers)
+    _check_topic(topic, bootstrap_servers)
     try:
         with (
-            _ended_by_sigterm(),
+            _exit_on_sigterm(),
             stop_thread_on_broken_pipe(),
             connect(bootstrap_servers) as connection,
             connection.consume(topic, group=group, start=start, isolation_level=isolation) as messages,
@@ -53,8 +53,8 @@ def consume_in_group(
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Who is told to end leaves the group, as after Ctrl-C: the others need not wait until its session is over."""
+def _exit_on_sigterm() -> Iterator[None]:
+    """Leave the group on SIGTERM as on Ctrl-C, so that the others need not wait for the session to time out."""
 
     def end(number: int, _: object) -> None:
         sys.exit(128 + number)
@@ -66,8 +66,8 @@ def _ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _look_for(topic: str, bootstrap_servers: str) -> None:
-    """Asked with our own client, which says in one line what librdkafka would try to reach for ever."""
+def _check_topic(topic: str, bootstrap_servers: str) -> None:
+    """Check with our own client first: librdkafka would retry forever if there is no broker or topic."""
     from moldau.cli.cluster_client import connect
 
     with connect(bootstrap_servers) as client:
@@ -87,4 +87,4 @@ def _start(begin: Position) -> str | int | datetime:
         case AtTime(timestamp_ms):
             return datetime.fromtimestamp(min(timestamp_ms, LAST_MS) / 1000, UTC)
         case _:
-            raise usage_error("--from -N does not go with --group; there are start, end, @TIME and an offset")
+            raise usage_error("--from -N cannot be combined with --group; use start, end, @TIME or an offset")

@@ -1,4 +1,4 @@
-"""Offsets of groups: how far behind they are, and where to move them."""
+"""Lag of consumer groups, and plans to reset their offsets."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from moldau.node.ports.clock import SystemClock
 _DURATION: Final = re.compile(r"(\d+)([smhd])")
 _UNITS: Final = {"s": SECOND_MS, "m": MINUTE_MS, "h": HOUR_MS, "d": DAY_MS}
 
-Move = tuple[TopicPartition, int | None, int]  # where, from, to
+Move = tuple[TopicPartition, int | None, int]  # from, to
 
 
 class Progress(NamedTuple):
@@ -34,7 +34,7 @@ class Progress(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Where offsets are to go; one of the last four is given."""
+    """The options of reset-offsets; one of the last four is given."""
 
     topics: list[str]
     to: str | None
@@ -44,7 +44,7 @@ class Plan(NamedTuple):
 
 
 async def progress(groups: Groups, described: DescribedGroup) -> list[Progress]:
-    """Every partition that is committed or assigned, with its lag."""
+    """Return every partition that has a committed offset or is assigned, with its lag."""
     committed = await groups.offsets(described.group)
     assigned = {place for member in described.members for place in member.partitions}
     places = sorted(assigned | committed.keys())
@@ -68,7 +68,7 @@ async def progress(groups: Groups, described: DescribedGroup) -> list[Progress]:
 
 
 async def _ends(groups: Groups, places: list[TopicPartition]) -> dict[TopicPartition, int]:
-    """Partitions that are gone have no end, and where nobody leads there is nobody to tell it."""
+    """Return end offsets, of partitions that exist and have a leader."""
     there = {view.name: view for view in await groups.client.describe_topics()}
     led = [place for place in places if place.topic in there and _has_leader(groups, there[place.topic], place)]
     found = await available_offsets(groups.client, [(place, LATEST) for place in led])
@@ -81,7 +81,7 @@ def _has_leader(groups: Groups, topic: TopicView, place: TopicPartition) -> bool
 
 
 async def plan(groups: Groups, group: str, wanted: Plan) -> list[Move]:
-    """Each partition, where the group is, and where it is to be."""
+    """Return each partition with its committed and its new offset."""
     committed = await groups.offsets(group)
     if wanted.from_file is not None:
         targets = _read_file(wanted.from_file)
@@ -92,7 +92,7 @@ async def plan(groups: Groups, group: str, wanted: Plan) -> list[Move]:
     if wanted.shift is not None:
         shifted = {place: committed[place] + wanted.shift for place in places if place in committed}
         if not shifted:
-            raise CommandError("the group has no offsets there, so there is nothing to shift: say where to with --to")
+            raise CommandError("the group has no offsets to shift there: use --to")
         return [(place, committed[place], _within(offset, known[place])) for place, offset in sorted(shifted.items())]
     position = AtTime(_ago_ms(wanted.by_duration)) if wanted.by_duration else parse_position(wanted.to or "", "--to")
     offsets = await resolve(groups.client, position, known, Isolation.READ_UNCOMMITTED)
@@ -100,10 +100,10 @@ async def plan(groups: Groups, group: str, wanted: Plan) -> list[Move]:
 
 
 async def _places(groups: Groups, committed: Mapping[TopicPartition, int], topics: list[str]) -> list[TopicPartition]:
-    """What was named with --topic, whole topics where no partition was; else all that the group has committed."""
+    """Return the partitions selected by --topic, or all that the group has committed."""
     if not topics:
         if not committed:
-            raise CommandError("the group has no offsets yet: name the topics with --topic")
+            raise CommandError("the group has no offsets yet: select topics with --topic")
         return sorted(committed)
     views = {view.name: view for view in await groups.client.describe_topics()}
     everything = [TopicPartition(view.name, each.index) for view in views.values() for each in view.partitions]
@@ -111,14 +111,14 @@ async def _places(groups: Groups, committed: Mapping[TopicPartition, int], topic
 
 
 def chosen(places: Iterable[TopicPartition], topics: list[str]) -> list[TopicPartition]:
-    """Those of the places that the --topic options name."""
+    """Return the partitions selected by the --topic options."""
     known = sorted(places)
     found: dict[TopicPartition, None] = {}
     for text in topics:
         name, _, partition = text.partition(":")
         matching = [each for each in known if each.topic == name and partition in ("", str(each.partition))]
         if not matching:
-            raise CommandError(f"--topic {text}: there is no such topic or partition here")
+            raise CommandError(f"--topic {text}: no such topic or partition")
         found.update(dict.fromkeys(matching))
     return sorted(found)
 
@@ -135,7 +135,7 @@ def _ago_ms(text: str | None) -> int:
     found = _DURATION.fullmatch((text or "").strip())
     if found is None:
         raise usage_error(f"--by-duration {text}: write it as 30s, 90m, 12h or 7d")
-    # Nothing is older than 1970, and below 0 the protocol has numbers that mean something else.
+    # Negative timestamps have other meanings in the protocol (earliest, latest).
     return max(SystemClock().wall_ms() - int(found[1]) * _UNITS[found[2]], 0)
 
 
@@ -143,7 +143,7 @@ def _text(path: Path) -> str:
     try:
         return path.read_text("utf-8")
     except UnicodeDecodeError:
-        raise usage_error(f"{path}: it is no UTF-8; write topic,partition,offset") from None
+        raise usage_error(f"{path} is not UTF-8 text; write topic,partition,offset") from None
 
 
 def _read_file(path: Path) -> dict[TopicPartition, int]:
@@ -156,5 +156,5 @@ def _read_file(path: Path) -> dict[TopicPartition, int]:
             raise usage_error(f"{path}:{number}: write topic,partition,offset")
         targets[TopicPartition(parts[0], int(parts[1]))] = int(parts[2])
     if not targets:
-        raise usage_error(f"{path} names no offsets")
+        raise usage_error(f"{path} contains no offsets")
     return targets

@@ -10,12 +10,12 @@ from moldau.cli.completion import complete_groups, complete_topics
 from moldau.cli.errors import CommandError, usage_error
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
 from moldau.cli.output import note, show_json, show_table
-from moldau.cli.partial_results import ANSWERS_WAIT_MS, fail_if_unresponsive
+from moldau.cli.partial_results import RESPONSES_WAIT_MS, fail_if_unresponsive
 
 if TYPE_CHECKING:
     from moldau.client.groups import DescribedGroup, Groups
 
-app = typer.Typer(help="Look at consumer groups, and set their offsets.", no_args_is_help=True)
+app = typer.Typer(help="Show consumer groups and reset their offsets.", no_args_is_help=True)
 
 Group = Annotated[str, typer.Argument(show_default=False, autocompletion=complete_groups)]
 Topics = Annotated[
@@ -32,10 +32,10 @@ Topics = Annotated[
 
 @app.command("list")
 def list_groups(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = False) -> None:
-    """List the groups, their state and protocol."""
+    """List the groups with state and protocol."""
 
     async def work(groups: "Groups") -> None:
-        found, silent = await groups.list_reachable(ANSWERS_WAIT_MS)
+        found, silent = await groups.list_reachable(RESPONSES_WAIT_MS)
         if json:
             show_json([{"group": each.group, "state": each.state, "protocol": each.protocol} for each in found])
         else:
@@ -47,7 +47,7 @@ def list_groups(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = F
 
 @app.command()
 def describe(group: Group, bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = False) -> None:
-    """How far a group is: committed offset, end, lag, and who reads each partition."""
+    """Show a group's committed offsets, lag and members by partition."""
     from moldau.cli.group_offsets import progress
 
     async def work(groups: "Groups") -> None:
@@ -75,7 +75,7 @@ def describe(group: Group, bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, jso
 
 @app.command()
 def members(group: Group, bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = False) -> None:
-    """Who is in a group, and what each member reads."""
+    """List the members of a group and their partitions."""
 
     async def work(groups: "Groups") -> None:
         described = await _described(groups, group)
@@ -110,25 +110,27 @@ def reset_offsets(
         str | None,
         typer.Option("--to", metavar="WHERE", help="start, end, -10, @2026-01-01T00:00:00 or an offset."),
     ] = None,
-    shift: Annotated[int | None, typer.Option("--shift", metavar="N", help="So many records on, or back.")] = None,
+    shift: Annotated[
+        int | None, typer.Option("--shift", metavar="N", help="Move by N records (negative: back).")
+    ] = None,
     by_duration: Annotated[
-        str | None, typer.Option("--by-duration", metavar="90m", help="Back by a time: 30s, 90m, 12h, 7d.")
+        str | None, typer.Option("--by-duration", metavar="90m", help="Move back by a time: 30s, 90m, 12h, 7d.")
     ] = None,
     from_file: Annotated[
-        Path | None, typer.Option("--from-file", metavar="FILE", help="Lines of topic,partition,offset.")
+        Path | None, typer.Option("--from-file", metavar="FILE", help="A file with lines of topic,partition,offset.")
     ] = None,
     execute: Annotated[
-        bool, typer.Option("--execute", help="Do it; without this, only show what would be done.")
+        bool, typer.Option("--execute", help="Commit the new offsets; otherwise only show them.")
     ] = False,
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
     json: Json = False,
 ) -> None:
-    """Move a group's offsets. Shows what it would do; --execute does it. The group must have no members."""
+    """Reset the offsets of a group without members. Shows the new offsets; --execute commits them."""
     from moldau.cli.group_offsets import Plan, plan
 
     given = [each for each in (to, shift, by_duration, from_file) if each is not None]
     if len(given) != 1:
-        raise usage_error("say where to: one of --to, --shift, --by-duration, --from-file")
+        raise usage_error("give one of --to, --shift, --by-duration, --from-file")
     wanted = Plan(topics or [], to, shift, by_duration, from_file)
 
     async def work(groups: "Groups") -> None:
@@ -136,8 +138,8 @@ def reset_offsets(
         if described is not None and described.is_live:
             names = ", ".join(sorted({each.client_id for each in described.members}))
             raise CommandError(
-                f"group {group} has {len(described.members)} live members ({names}): stop them first, their commits "
-                "would undo this"
+                f"group {group} has {len(described.members)} members ({names}): stop them first, or their commits "
+                "would overwrite the offsets"
             )
         moves = await plan(groups, group, wanted)
         if execute:
@@ -155,7 +157,7 @@ def reset_offsets(
             return
         rows = [(place.topic, place.partition, old, new) for place, old, new in moves]
         show_table(("topic", "partition", "from", "to"), rows, numbers=("partition", "from", "to"))
-        note("done" if execute else "nothing was changed; add --execute to do it")
+        note("offsets committed" if execute else "nothing was changed; add --execute to commit these offsets")
 
     _run(bootstrap_servers, work)
 
@@ -165,7 +167,7 @@ def delete(
     groups: Annotated[list[str], typer.Argument(metavar="GROUP…", show_default=False, autocompletion=complete_groups)],
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
 ) -> None:
-    """Delete groups that have no members, with their offsets."""
+    """Delete groups without members, and their offsets."""
 
     from moldau.model.errors import KafkaError
 
@@ -190,7 +192,7 @@ def delete_offsets(
     topics: Topics = None,
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
 ) -> None:
-    """Forget a group's offsets of some topics that it no longer reads."""
+    """Delete a group's offsets of topics that it no longer reads."""
     from moldau.cli.group_offsets import chosen
 
     if not topics:
@@ -214,7 +216,7 @@ async def _described(groups: "Groups", group: str) -> "DescribedGroup":
     try:
         return await groups.describe(group)
     except GroupIdNotFound:
-        raise CommandError(f"there is no group {group}; moldau group list shows those there are") from None
+        raise CommandError(f"there is no group {group}; moldau group list shows the groups") from None
 
 
 async def _described_if_there(groups: "Groups", group: str) -> "DescribedGroup | None":
@@ -223,7 +225,7 @@ async def _described_if_there(groups: "Groups", group: str) -> "DescribedGroup |
     try:
         return await groups.describe(group)
     except GroupIdNotFound:
-        return None  # offsets may be set for a group before its first member comes
+        return None  # offsets may be set before the first member joins
 
 
 def _run(bootstrap_servers: str, work: Any) -> None:

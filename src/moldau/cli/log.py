@@ -1,4 +1,4 @@
-"""`moldau log`: what is in the files of a data folder, ours or Apache Kafka's."""
+"""`moldau log`: dump the files of a data directory, ours or Apache Kafka's."""
 
 import mmap
 from collections.abc import Iterator
@@ -12,13 +12,13 @@ from moldau.cli.errors import CommandError
 from moldau.cli.options import Json
 from moldau.cli.output import human_bytes, note, show_json_line
 
-app = typer.Typer(help="Look into the files of a data folder.", no_args_is_help=True)
+app = typer.Typer(help="Dump the files of a data directory.", no_args_is_help=True)
 
 Entry = dict[str, Any]
 
 
 class Decoder(StrEnum):
-    """How the values of records are read."""
+    """How to decode the values of records."""
 
     AUTO = "auto"
     NONE = "none"
@@ -29,19 +29,19 @@ class Decoder(StrEnum):
 
 @app.callback()
 def log() -> None:
-    """Look into the files of a data folder."""
+    """Dump the files of a data directory."""
 
 
 @app.command()
 def dump(
-    paths: Annotated[list[Path], typer.Argument(metavar="FILE|FOLDER…", show_default=False)],
+    paths: Annotated[list[Path], typer.Argument(metavar="FILE|DIRECTORY…", show_default=False)],
     records: Annotated[bool, typer.Option("--records", "-r", help="Show the records in each batch too.")] = False,
     decoder: Annotated[
-        Decoder, typer.Option(help="What the records are; by default the name of their folder tells.")
+        Decoder, typer.Option(help="Type of the records; by default from the directory's name.")
     ] = Decoder.AUTO,
     json: Json = False,
 ) -> None:
-    """Show segments, indexes, snapshots and checkpoints; ends with an error if something in them is broken."""
+    """Show segments, indexes, snapshots and checkpoints. The exit code is 1 if a file is corrupt."""
     broken = 0
     for path in _files(paths):
         if not json:
@@ -53,23 +53,23 @@ def dump(
             else:
                 print(_line(entry))
     if broken:
-        raise CommandError(f"{broken} broken {'entry' if broken == 1 else 'entries'}")
+        raise CommandError(f"{broken} corrupt {'entry' if broken == 1 else 'entries'}")
 
 
 def _files(paths: list[Path]) -> Iterator[Path]:
-    """The files themselves, and those of folders that we know, in order."""
+    """Yield the given files, and all known files of given directories, in order."""
     from moldau.cli.file_dump import kind_of
 
     for path in paths:
         if path.is_dir():
             known = sorted(each for each in path.rglob("*") if each.is_file() and kind_of(each))
             if not known:
-                note(f"{path}: no file of a log in it")
+                note(f"{path}: no log files found")
             yield from known
         elif path.exists():
             yield path
         else:
-            raise CommandError(f"{path}: no such file or folder")
+            raise CommandError(f"{path}: no such file or directory")
 
 
 def _entries(path: Path, with_records: bool, decoder: Decoder) -> Iterator[Entry]:
@@ -77,7 +77,7 @@ def _entries(path: Path, with_records: bool, decoder: Decoder) -> Iterator[Entry
 
     kind = kind_of(path)
     if kind is None:
-        raise CommandError(f"{path}: not a file of a log; they end in .log .index .timeindex .txnindex .snapshot …")
+        raise CommandError(f"{path}: not a log file; known are .log .index .timeindex .txnindex .snapshot …")
     try:
         if kind == "segment":
             yield from _segment(path, with_records, decoder)
@@ -98,7 +98,7 @@ def _segment(path: Path, with_records: bool, decoder: Decoder) -> Iterator[Entry
         Decoder.OFFSETS: segment_dump.group_record,
         Decoder.TRANSACTIONS: segment_dump.transaction_record,
     }
-    chosen = _guess(path) if decoder is Decoder.AUTO else decoder
+    chosen = _decoder_for(path) if decoder is Decoder.AUTO else decoder
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         view = memoryview(mapped)
         try:
@@ -107,7 +107,7 @@ def _segment(path: Path, with_records: bool, decoder: Decoder) -> Iterator[Entry
             view.release()
 
 
-def _guess(path: Path) -> Decoder:
+def _decoder_for(path: Path) -> Decoder:
     folder = path.resolve().parent.name
     if folder.startswith("__cluster_metadata") or path.suffix == ".checkpoint":
         return Decoder.METADATA
@@ -125,14 +125,14 @@ def _base_offset(path: Path) -> int:
 def _line(entry: Entry) -> str:
     import json
 
-    shown = {name: value for name, value in entry.items() if name != "type" and _is_telling(name, value)}
-    words = (f"{name} {value if isinstance(value, str) else json.dumps(value)}" for name, value in shown.items())
+    shown = {name: value for name, value in entry.items() if name != "type" and _is_worth_showing(name, value)}
+    fields = (f"{name} {value if isinstance(value, str) else json.dumps(value)}" for name, value in shown.items())
     indent = "    " if entry["type"] in ("record", "control", "broken_records") else "  "
-    return f"{indent}{entry['type']}  " + "  ".join(words)
+    return f"{indent}{entry['type']}  " + "  ".join(fields)
 
 
-def _is_telling(name: str, value: object) -> bool:
-    """For people, what is as it nearly always is need not be said."""
+def _is_worth_showing(name: str, value: object) -> bool:
+    """Hide values that nearly every entry has."""
     if name == "is_valid":
         return value is False
     if name.startswith(("producer_", "base_sequence", "last_sequence")):

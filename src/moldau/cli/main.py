@@ -1,4 +1,4 @@
-"""The program `moldau`: finds the command, runs it, and turns what a user can act on into one line."""
+"""The program `moldau`: finds the command, runs it, and prints errors that the user can fix as one line."""
 
 import importlib
 import os
@@ -11,16 +11,17 @@ from typer.core import TyperGroup
 
 from moldau import __version__
 from moldau.cli.commands import COMMANDS
-from moldau.cli.errors import DEBUG_VARIABLE, CommandError, explain, is_debugging
+from moldau.cli.errors import DEBUG_VARIABLE, CommandError, as_command_error, is_debugging
 from moldau.cli.parameter_checks import add_parameter_checks
 from moldau.cli.standard_streams import discard_output
 
-INTERRUPTED: Final = 130  # as shells have it: 128 and the signal's number
-STREAMS: Final = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))  # as the system numbers them
+NOT_CONFIRMED: Final = "not confirmed, nothing was changed; use --yes to skip the prompt"
+INTERRUPTED: Final = 130  # the convention of shells: 128 plus the signal's number
+STREAMS: Final = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))  # in the order of their descriptors: 0, 1, 2
 
 
 class Program(TyperGroup):
-    """A group whose commands are imported when they are asked for."""
+    """A command group that imports a command's module when the command is called."""
 
     def list_commands(self, _: Any) -> list[str]:
         return list(COMMANDS)
@@ -34,7 +35,7 @@ class Program(TyperGroup):
         except ModuleNotFoundError as missing:
             if missing.name is None or not module.startswith(missing.name):
                 raise
-            return None  # a part that is not in this installation
+            return None  # a part that is not installed
         command = typer.main.get_command(app)
         command.name = name
         add_parameter_checks(command)
@@ -50,35 +51,35 @@ class Program(TyperGroup):
         except BrokenPipeError:
             discard_output(sys.stdout)
             raise typer.Exit(0) from None
-        except typer.Abort:  # typer itself says "Aborted.", of which `moldau txn abort` would mean the opposite
-            raise typer.Exit(_tell(CommandError("not confirmed, nothing was changed; --yes does not ask"))) from None
+        except typer.Abort:  # Typer's own message is "Aborted.", which `moldau txn abort` would turn into its opposite
+            raise typer.Exit(_print_error(CommandError(NOT_CONFIRMED))) from None
         except Exception as error:
-            complaint = explain(error)
-            if complaint is None or is_debugging():
+            shown = as_command_error(error)
+            if shown is None or is_debugging():
                 raise
-            raise typer.Exit(_tell(complaint)) from None
+            raise typer.Exit(_print_error(shown)) from None
 
 
-def _tell(complaint: CommandError) -> int:
+def _print_error(error: CommandError) -> int:
     label = typer.style("error:", fg="red", bold=True) if sys.stderr.isatty() else "error:"
-    with suppress(OSError):  # where nothing can be said any more, the exit code says it
-        print(label, complaint, file=sys.stderr)
-    return complaint.exit_code
+    with suppress(OSError):  # the exit code remains
+        print(label, error, file=sys.stderr)
+    return error.exit_code
 
 
 def _open_streams() -> None:
-    """Those that were closed when we were started lead nowhere from now on. Else the next file, a log perhaps, is given
-    the number of a stream, and what is meant for people is written into it."""
+    """Open /dev/null for every standard stream that is closed. Otherwise the next file, perhaps a log segment, would
+    get the descriptor of a stream, and messages would be written into it."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) < len(STREAMS):
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
     for number, (name, mode) in enumerate(STREAMS):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - it stays open until the end
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - open until the process ends
 
 
 def _end_streams() -> None:
-    """Python flushes them once more, and has words and an exit code of its own if it cannot: all has been said here."""
+    """Flush here, since a flush that fails at interpreter exit prints a message and changes the exit code."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -103,7 +104,7 @@ def _print_version(is_wanted: bool) -> None:
 
 @app.callback()
 def moldau(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the whole traceback of an error.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
     ] = False,
@@ -117,7 +118,7 @@ program = typer.main.get_command(app)
 
 
 def main() -> None:
-    """The entry point. `--debug` may stand anywhere, since nobody remembers where it belongs."""
+    """The entry point. `--debug` is accepted anywhere on the line."""
     _open_streams()
     arguments = sys.argv[1:]
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
@@ -126,11 +127,11 @@ def main() -> None:
         os.environ[DEBUG_VARIABLE] = "1"
     try:
         program(args=arguments, prog_name="moldau")
-    except OSError as error:  # of the help or the version, which are printed before there is a command
-        complaint = explain(error)
-        if complaint is None or is_debugging():
+    except OSError as error:  # from printing the help or the version, before a command runs
+        shown = as_command_error(error)
+        if shown is None or is_debugging():
             raise
-        sys.exit(_tell(complaint))
+        sys.exit(_print_error(shown))
     finally:
         _end_streams()
 

@@ -1,4 +1,4 @@
-"""Options that commands share are declared once: a parameter whose type is a group of options becomes these options."""
+"""Options shared by several commands, declared once: a parameter typed with a dataclass becomes the fields' options."""
 
 import functools
 import inspect
@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 
 
 def expand_option_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the fields of its groups, which are dataclasses, in the place of the groups."""
+    """Replace each dataclass parameter of a command by its fields, as Typer sees it."""
     signature = inspect.signature(command, eval_str=True)
     parameters = signature.parameters.values()
     groups: dict[str, Any] = {each.name: each.annotation for each in parameters if is_dataclass(each.annotation)}
@@ -24,12 +24,12 @@ def expand_option_groups(command: Callable[..., None]) -> Callable[..., None]:
 
     shown = [*own, *(each for found in options.values() for each in found)]
     run.__annotations__ = {each.name: each.annotation for each in shown} | {"return": None}
-    run.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined] # which is what typer looks at
+    run.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined] # read by Typer
     return run
 
 
 def _named(parameter: inspect.Parameter) -> inspect.Parameter:
-    """By name alone: among such parameters, those that must be given may follow those that may."""
+    """Keyword-only, so that required parameters may follow optional ones."""
     return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
 
 

@@ -1,4 +1,4 @@
-"""The options that commands share, and the client they make."""
+"""Options shared by commands."""
 
 from typing import Annotated, Any, Final
 
@@ -18,7 +18,7 @@ def _bootstrap(shown: str | bool) -> Any:
         envvar=BOOTSTRAP_VARIABLE,
         metavar="HOST:PORT,…",
         show_default=shown,
-        help="Where to find the cluster; any Kafka cluster will do.",
+        help="Brokers to connect to, of any Kafka cluster.",
     )
 
 
@@ -27,12 +27,12 @@ BootstrapIfGiven = Annotated[str | None, _bootstrap(shown=BOOTSTRAP_DEFAULT)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Configs = Annotated[
     list[str] | None,
-    typer.Option("--config", "-c", metavar="KEY=VALUE", help="A setting; may be given several times."),
+    typer.Option("--config", "-c", metavar="KEY=VALUE", help="A setting; may be repeated."),
 ]
 
 
 def in_utf8(text: str, option: str) -> str:
-    """The text of an option, unless it is made of other bytes: a name in the protocol is UTF-8."""
+    """Return the text of an option if it is valid UTF-8, as names in the protocol must be."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -41,7 +41,7 @@ def in_utf8(text: str, option: str) -> str:
 
 
 def pairs(texts: list[str] | None, option: str) -> dict[str, str]:
-    """KEY=VALUE texts as a dictionary; a value may contain further equal signs."""
+    """Parse KEY=VALUE texts; a value may contain further equal signs."""
     split = [text.partition("=") for text in texts or ()]
     for text, (key, equals, _) in zip(texts or (), split, strict=True):
         if not equals or not key.strip():

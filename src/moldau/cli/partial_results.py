@@ -1,4 +1,4 @@
-"""Brokers that do not answer: what the others tell is shown, and who is missing is said."""
+"""Results of a cluster of which some brokers do not respond: show the rest, and name the missing ones."""
 
 import asyncio
 from collections.abc import Collection, Sequence
@@ -11,51 +11,48 @@ if TYPE_CHECKING:
     from moldau.client.async_client import AsyncClient
     from moldau.model.ids import TopicPartition
 
-# The cluster takes nine seconds to find a broker dead, and then others have what it had. Who waits longer waits for one
-# that is not replaced: in an outage, one wants to see what there is.
-ANSWERS_WAIT_MS: Final = 15_000
+# A dead broker is fenced and replaced within nine seconds. Waiting longer does not help: in an outage, a partial result
+# is better than none.
+RESPONSES_WAIT_MS: Final = 15_000
 OFFSETS_WAIT_S: Final = 10.0
-PLACES_NAMED_MAX: Final = 5
-SILENCE: Final = (ConnectionError, TimeoutError, asyncio.CancelledError)
+PARTITIONS_NAMED_MAX: Final = 5
+UNREACHABLE: Final = (ConnectionError, TimeoutError, asyncio.CancelledError)
 
 
 def fail_if_unresponsive(brokers: Collection[int], what: str) -> None:
-    """If there are any."""
+    """Raise an error that names the brokers, if there are any."""
     if brokers:
         nodes = ", ".join(str(each) for each in sorted(brokers))
-        who, it = ("broker", "it knows") if len(brokers) == 1 else ("brokers", "they know")
-        raise CommandError(
-            f"no answer from {who} {nodes}: {what} that only {it} of are not shown; see: moldau cluster health"
-        )
+        noun = "broker" if len(brokers) == 1 else "brokers"
+        raise CommandError(f"no response from {noun} {nodes}: their {what} are not shown; see: moldau cluster health")
 
 
 async def available_offsets(
     client: "AsyncClient", wanted: "Sequence[tuple[TopicPartition, int]]"
 ) -> "dict[tuple[TopicPartition, int], int]":
-    """The offsets of partitions at times, where they are told in time. In an outage one wants to see who leads, who is
-    in sync and how far a group is, and not to wait for those who do not answer."""
+    """Return the offsets of partitions at times, of those leaders that respond within OFFSETS_WAIT_S."""
     if not wanted:
         return {}
-    asked = {each: asyncio.ensure_future(client.list_offsets(dict([each]))) for each in wanted}
-    _, late = await asyncio.wait(asked.values(), timeout=OFFSETS_WAIT_S)
+    requests = {each: asyncio.ensure_future(client.list_offsets(dict([each]))) for each in wanted}
+    _, late = await asyncio.wait(requests.values(), timeout=OFFSETS_WAIT_S)
     for task in late:
         task.cancel()
-    told = dict(zip(asked, await asyncio.gather(*asked.values(), return_exceptions=True), strict=True))
-    _note_silent(sorted({place for (place, _), answer in told.items() if isinstance(answer, SILENCE)}))
+    results = dict(zip(requests, await asyncio.gather(*requests.values(), return_exceptions=True), strict=True))
+    _note_missing(sorted({place for (place, _), result in results.items() if isinstance(result, UNREACHABLE)}))
     found = {}
-    for each, answer in told.items():
-        if isinstance(answer, SILENCE):
+    for each, result in results.items():
+        if isinstance(result, UNREACHABLE):
             continue
-        if isinstance(answer, BaseException):
-            raise answer
-        (offset,) = answer.values()
+        if isinstance(result, BaseException):
+            raise result
+        (offset,) = result.values()
         if not offset.error:
             found[each] = offset.offset
     return found
 
 
-def _note_silent(places: "Sequence[TopicPartition]") -> None:
+def _note_missing(places: "Sequence[TopicPartition]") -> None:
     if places:
-        more = f" and {len(places) - PLACES_NAMED_MAX} more" if len(places) > PLACES_NAMED_MAX else ""
-        named = ", ".join(str(each) for each in places[:PLACES_NAMED_MAX])
-        note(f"no answer from the leaders of {named}{more}: offsets are not shown there")
+        more = f" and {len(places) - PARTITIONS_NAMED_MAX} more" if len(places) > PARTITIONS_NAMED_MAX else ""
+        named = ", ".join(str(each) for each in places[:PARTITIONS_NAMED_MAX])
+        note(f"no response from the leaders of {named}{more}: their offsets are not shown")

@@ -26,94 +26,94 @@ _Fetch = asyncio.Task[dict[TopicPartition, FetchResult]]
 
 @dataclass(slots=True)
 class PartitionReader:
-    """Where each partition stands and where it ends. A partition that has reached its end is not asked any more."""
+    """Positions and end offsets of the partitions. A partition that has reached its end is no longer fetched."""
 
     client: AsyncClient
     clock: Clock
     positions: dict[TopicPartition, int]
-    ends: dict[TopicPartition, int] = field(default_factory=dict)  # without one, a partition is followed
-    until_ms: int | None = None  # a time to come: the first record at or after it ends its partition
+    ends: dict[TopicPartition, int] = field(default_factory=dict)  # a partition without one is followed
+    until_ms: int | None = None  # a future time: the first record at or after it ends its partition
     isolation: Isolation = Isolation.READ_UNCOMMITTED
-    _under_way: dict[_Fetch, NodeId] = field(default_factory=dict)
-    _has_complained: bool = False
+    _in_flight: dict[_Fetch, NodeId] = field(default_factory=dict)
+    _has_noted_error: bool = False
     _leaderless: set[TopicPartition] = field(default_factory=set)
-    _look_again_ms: float = 0.0  # for the leaders of those
+    _next_lookup_ms: float = 0.0  # of the leaders of those
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
-        """Records as they come, a partition's fetch at a time."""
+        """Yield records as they arrive, by partition."""
         self._drop_finished()
         try:
             while self.positions:
-                await self._ask_idle_leaders()
-                if not self._under_way:
+                await self._fetch_from_idle_leaders()
+                if not self._in_flight:
                     await asyncio.sleep(RETRY_S)
                     continue
-                done, _ = await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait(self._in_flight, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
-                    del self._under_way[task]
-                    for chunk in await self._take(task):
+                    del self._in_flight[task]
+                    for chunk in await self._decode_response(task):
                         yield chunk
                 self._drop_finished()
         finally:
-            for task in self._under_way:
+            for task in self._in_flight:
                 task.cancel()
-            await asyncio.gather(*self._under_way, return_exceptions=True)
+            await asyncio.gather(*self._in_flight, return_exceptions=True)
 
-    async def _ask_idle_leaders(self) -> None:
-        busy = set(self._under_way.values())
+    async def _fetch_from_idle_leaders(self) -> None:
+        busy = set(self._in_flight.values())
         for node, offsets in (await self._by_leader()).items():
             if node not in busy:
                 fetch = self.client.fetch_from(node, offsets, max_wait_ms=FETCH_WAIT_MS, isolation=self.isolation)
-                self._under_way[asyncio.get_running_loop().create_task(fetch)] = node
+                self._in_flight[asyncio.get_running_loop().create_task(fetch)] = node
 
     async def _by_leader(self) -> dict[NodeId, dict[TopicPartition, int]]:
         leaders: dict[NodeId, dict[TopicPartition, int]] = {}
-        self._forget_leaderless()
+        self._refresh_leaderless()
         for place, offset in self.positions.items():
             try:
                 view = await self.client.topic(place.topic)
                 leader = self._leader_of(place, view)
             except (KafkaError, ConnectionError, TimeoutError) as error:
-                self._bear(error, place.topic)
+                self._retry_or_raise(error, place.topic)
                 return {}
             if leader is not None:
                 leaders.setdefault(leader, {})[place] = offset
         return leaders
 
     def _leader_of(self, place: TopicPartition, view: TopicView) -> NodeId | None:
-        """That a partition has no leader is said once, and no reason to let the others wait."""
+        """Return None if the partition has no leader: a note is printed once, and the others are read meanwhile."""
         try:
             leader = self.client.metadata.leader_in(view, place.partition).leader
         except LeaderNotAvailable as error:
             if place not in self._leaderless:
-                note(f"{error}; trying again")
+                note(f"{error}; retrying")
                 self._leaderless.add(place)
             return None
         self._leaderless.discard(place)
         return leader
 
-    def _forget_leaderless(self) -> None:
-        """Have leaders that were missing looked up again, but not at every turn: others may be read at full speed."""
+    def _refresh_leaderless(self) -> None:
+        """Look up missing leaders again, at most once in RETRY_S: other partitions may be read at full speed."""
         missing = {place.topic for place in self._leaderless if place in self.positions}
         now_ms = self.clock.monotonic_ms()
-        if missing and now_ms >= self._look_again_ms:
-            self._look_again_ms = now_ms + RETRY_S * SECOND_MS
+        if missing and now_ms >= self._next_lookup_ms:
+            self._next_lookup_ms = now_ms + RETRY_S * SECOND_MS
             for topic in missing:
                 self.client.metadata.forget(topic)
 
-    async def _take(self, task: _Fetch) -> list[Chunk]:
+    async def _decode_response(self, task: _Fetch) -> list[Chunk]:
         try:
-            answer = task.result()
+            response = task.result()
         except (KafkaError, ConnectionError, TimeoutError) as error:
             for topic in {each.topic for each in self.positions}:
-                self._bear(error, topic)
+                self._retry_or_raise(error, topic)
             await asyncio.sleep(RETRY_S)
             return []
-        self._has_complained = False
+        self._has_noted_error = False
         chunks = []
-        for place, fetched in answer.items():
+        for place, fetched in response.items():
             if fetched.error is not None:
-                await self._bear_fetch(place, fetched)
+                await self._handle_fetch_error(place, fetched)
                 continue
             if records := list(self._records(place, fetched)):
                 chunks.append((place, records))
@@ -127,7 +127,7 @@ class PartitionReader:
             self.ends[place] = self.positions[place]
 
     def _records(self, place: TopicPartition, fetched: FetchResult) -> Iterator[Record]:
-        """What is new of a fetch, up to the end that was set. The position moves on past hidden batches too."""
+        """Yield the new records of a fetch up to the end offset. The position advances past invisible batches too."""
         position = self.positions[place]
         end = self.ends.get(place)
         for header, batch, is_visible in visible_batches(fetched.records, fetched.aborted, self.isolation):
@@ -146,12 +146,12 @@ class PartitionReader:
         for place in finished:
             self.positions.pop(place, None)
 
-    async def _bear_fetch(self, place: TopicPartition, fetched: FetchResult) -> None:
+    async def _handle_fetch_error(self, place: TopicPartition, fetched: FetchResult) -> None:
         assert fetched.error is not None
         if fetched.error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
             await self._move_into_range(place)
         else:
-            self._bear(fetched.error, place.topic)
+            self._retry_or_raise(fetched.error, place.topic)
             await asyncio.sleep(RETRY_S)
 
     async def _move_into_range(self, place: TopicPartition) -> None:
@@ -159,16 +159,16 @@ class PartitionReader:
 
         extent = (await extents(self.client, [place], self.isolation))[place]
         position = min(max(self.positions[place], extent.start), extent.end)
-        note(f"offset {self.positions[place]} of {place} is gone; going on at {position}")
+        note(f"offset {self.positions[place]} of {place} is out of range; continuing at {position}")
         self.positions[place] = position
 
-    def _bear(self, error: Exception, topic: str) -> None:
-        """Go on after what may pass, and say so once; raise the rest."""
+    def _retry_or_raise(self, error: Exception, topic: str) -> None:
+        """Retry after transient errors, with a note for the first one; raise all others."""
         if isinstance(error, KafkaError) and error.code not in RETRIABLE:
             raise error
         if isinstance(error, KafkaError) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise error
         self.client.invalidate_topic(topic, is_stale=isinstance(error, KafkaError))
-        if not self._has_complained and not isinstance(error, KafkaError):
-            note(f"{error}; trying again")
-            self._has_complained = True
+        if not self._has_noted_error and not isinstance(error, KafkaError):
+            note(f"{error}; retrying")
+            self._has_noted_error = True

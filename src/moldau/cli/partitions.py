@@ -1,4 +1,4 @@
-"""`moldau partition`: electing leaders."""
+"""`moldau partition`: elect leaders."""
 
 import asyncio
 from pathlib import Path
@@ -22,7 +22,7 @@ app = typer.Typer(help="Elect leaders of partitions.", no_args_is_help=True)
 
 @app.callback()
 def partition() -> None:
-    """So that `elect-leaders` is a command of its own, and others can come beside it."""
+    """Elect leaders of partitions."""
 
 
 @app.command("elect-leaders")
@@ -37,22 +37,22 @@ def elect_leaders(
             autocompletion=complete_topics,
         ),
     ] = None,
-    file: Annotated[Path | None, typer.Option("--file", metavar="FILE", help="The same as Kafka's JSON.")] = None,
+    file: Annotated[Path | None, typer.Option("--file", metavar="FILE", help="A JSON file as for Kafka.")] = None,
     every: Annotated[bool, typer.Option("--all", help="All partitions of the cluster.")] = False,
     unclean: Annotated[
         bool,
-        typer.Option("--unclean", help="Take a replica that is not in sync where no other is left: records get lost."),
+        typer.Option("--unclean", help="Elect a replica that is out of sync if no other is left: records are lost."),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before --unclean.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the prompt of --unclean.")] = False,
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
     json: Json = False,
 ) -> None:
-    """Give the lead back to the first replica of each partition, where it is in sync."""
+    """Elect the preferred (first) replica of each partition as leader, if it is in sync."""
     if sum((bool(topics), file is not None, every)) != 1:
-        raise usage_error("say which partitions: one of --topic, --file, --all")
+        raise usage_error("select partitions with one of --topic, --file, --all")
     listed = _read(file) if file else None
     if unclean and not yes:
-        typer.confirm("Records that the chosen replica lacks are lost. Go on?", abort=True, err=True)
+        typer.confirm("Records that the elected replica lacks will be lost. Continue?", abort=True, err=True)
     outcomes = asyncio.run(_elect(bootstrap_servers, topics or [], listed, unclean))
     _report(outcomes, json, is_unclean=unclean)
 
@@ -93,13 +93,13 @@ def _read(path: Path) -> "list[TopicPartition]":
     except InvalidPlan as error:
         raise usage_error(f"{path}: {error}") from error
     if not places:
-        raise usage_error(f"{path}: it names no partitions")
+        raise usage_error(f"{path} contains no partitions")
     return places
 
 
 def _report(outcomes: "Outcomes", json: bool, *, is_unclean: bool) -> None:
     rows = [
-        (*place, "elected" if error is None else _words(error.code.name, error.message))
+        (*place, "elected" if error is None else _outcome(error.code.name, error.message))
         for place, error in sorted(outcomes.items())
     ]
     if json:
@@ -107,11 +107,11 @@ def _report(outcomes: "Outcomes", json: bool, *, is_unclean: bool) -> None:
     elif rows:
         show_table(("topic", "partition", "outcome"), rows, numbers=("partition",))
     else:
-        note("every partition has a leader" if is_unclean else "every partition is led by its first replica already")
+        note("every partition has a leader" if is_unclean else "the preferred replica already leads every partition")
     failed = [place for place, error in outcomes.items() if error and error.code.name != "ELECTION_NOT_NEEDED"]
     if failed:
-        raise CommandError(f"{len(failed)} of {len(outcomes)} partitions could not be given a leader")
+        raise CommandError(f"{len(failed)} of {len(outcomes)} elections failed")
 
 
-def _words(code: str, message: str) -> str:
+def _outcome(code: str, message: str) -> str:
     return "not needed" if code == "ELECTION_NOT_NEEDED" else message

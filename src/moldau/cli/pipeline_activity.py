@@ -1,4 +1,4 @@
-"""`moldau pipeline run activity`: the activity pipeline, as a stream or once, or ejected as a script."""
+"""`moldau pipeline run activity`: run the activity pipeline as a stream or once, or write it as a script."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -32,22 +32,29 @@ Raw = Annotated[
         autocompletion=complete_topics,
     ),
 ]
-Out = Annotated[str | None, typer.Option("--out", metavar="NAME", help="Results go to NAME.events, NAME.counts …")]
-Lake = Annotated[
-    str | None, typer.Option("--lake", metavar="PATH", help="Parquet files go there, not into the run's folder.")
+Out = Annotated[
+    str | None, typer.Option("--out", metavar="NAME", help="Prefix of the result topics: NAME.events, NAME.counts …")
 ]
-ReportFile = Annotated[Path | None, typer.Option("--report", metavar="FILE.html", help="Where the report goes.")]
+Lake = Annotated[
+    str | None,
+    typer.Option("--lake", metavar="PATH", help="Directory of the Parquet files; default: in the run's directory."),
+]
+ReportFile = Annotated[
+    Path | None, typer.Option("--report", metavar="FILE.html", help="Write the report to this file.")
+]
 ReportEvery = Annotated[
     float,
-    typer.Option("--report-every", min=1, metavar="SECONDS", help="While it runs; and always when it ends."),
+    typer.Option(
+        "--report-every", min=1, metavar="SECONDS", help="Report interval; a last report is written at the end."
+    ),
 ]
-Lateness = Annotated[str, typer.Option("--lateness", metavar="SPAN", help="How late an event may come.")]
-Window = Annotated[str, typer.Option("--window", metavar="SPAN", help="What is counted together.")]
-Pause = Annotated[str, typer.Option("--pause", metavar="SPAN", help="After so long, a new session begins.")]
+Lateness = Annotated[str, typer.Option("--lateness", metavar="SPAN", help="Maximum lateness of an event.")]
+Window = Annotated[str, typer.Option("--window", metavar="SPAN", help="Length of the counting windows.")]
+Pause = Annotated[str, typer.Option("--pause", metavar="SPAN", help="Gap that ends a session.")]
 Every = Annotated[
-    str, typer.Option("--every", metavar="SPAN", help="How often it looks for new records; sooner if it is behind.")
+    str, typer.Option("--every", metavar="SPAN", help="Trigger interval; shorter while there is a backlog.")
 ]
-Partitions = Annotated[int, typer.Option("--partitions", help="Of result topics that are not there yet.")]
+Partitions = Annotated[int, typer.Option("--partitions", help="Partitions of result topics that are created.")]
 
 
 @expand_option_groups
@@ -66,13 +73,13 @@ def activity(
     every: Every = "1 second",
     partitions: Partitions = -1,
 ) -> None:
-    """Raw events → checked, each once, counted, in sessions, by load → topics exactly once, Parquet, a report."""
+    """Validate, deduplicate, count and sessionise raw events: to topics exactly once, to Parquet and a report."""
     from moldau.pipelines.activity import Activity
     from moldau.pipelines.fields import span_of
 
     if reading.until is not None:
-        raise usage_error("--until: what is counted over time has no end in the middle; --once goes as far as there is")
-    # Not left to Spark: it makes no sessions of a pause that it cannot read, and says nothing.
+        raise usage_error("--until is not supported by activity; --once reads up to the end")
+    # Spark silently makes no sessions if it cannot parse the pause, so it is parsed here.
     with translate_pipeline_errors():
         lateness = span_of(lateness, "--lateness", may_be_none=True)
         every = span_of(every, "--every", may_be_none=True)
@@ -96,18 +103,18 @@ def activity(
         raw_options=source.options,
     )
     if topic in job.topics:
-        raise usage_error(f"--topic {topic} is one of those that --out {job.out} writes: the job would never end")
+        raise usage_error(f"--topic {topic} is also written by --out {job.out}: the job would never end")
     if options.eject is not None:
-        script = job.script(master=options.master, checkpoint=options.checkpoint_place, once=options.once)
+        script = job.script(master=options.master, checkpoint=options.checkpoint_location, once=options.once)
         given.eject_script(script, options.eject)
         return
     page = (report or options.folder.path / "report.html").absolute()
     with translate_pipeline_errors():
-        _run(_of_known_topic(job, places.topic_ids, options), options, partitions, page, report_every)
+        _run(_pin_topic_id(job, places.topic_ids, options), options, partitions, page, report_every)
 
 
-def _of_known_topic(job: "Activity", topic_ids: "Mapping[str, str]", options: RunOptions) -> "Activity":
-    """The job that goes on in the topic it began with, not in another one of that name."""
+def _pin_topic_id(job: "Activity", topic_ids: "Mapping[str, str]", options: RunOptions) -> "Activity":
+    """Return the job bound to the topic id of its first run, so that it fails on a recreated topic."""
     from dataclasses import replace
 
     from moldau.pipelines.topic_identity import with_known_topics
@@ -123,11 +130,11 @@ def _run(job: "Activity", options: RunOptions, partitions: int, page: Path, repo
     with connect(job.bootstrap_servers) as client:
         job.create_topics(client, partitions)
     if options.folder.has_checkpoint:
-        note(f"{options.name} goes on where it was: {options.folder.checkpoint}")
+        note(f"{options.name} continues from its checkpoint: {options.folder.checkpoint}")
     identity = {"topic": job.topic, "out": job.out, "lake": job.lake}
     try:
         job.run(options.conditions(), new_run("activity", identity, options.master or "local[*]"), page, report_every_s)
     finally:
         if page.exists():
-            note(f"the report: {page}")
+            note(f"report: {page}")
     note(f"{options.name} is done")

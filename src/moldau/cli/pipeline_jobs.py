@@ -1,4 +1,4 @@
-"""`moldau pipeline run`: one command for each job, and a Python file of the user's own."""
+"""`moldau pipeline run`: one command per job, and the user's own Python files."""
 
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ from moldau.cli.pipeline_transforms import aggregate, dedupe, transform
 
 
 class Jobs(TyperGroup):
-    """A name that ends in .py is a file of the user's, with a function to transform with."""
+    """A command that ends in .py is the user's file with a function `transform`."""
 
     def resolve_command(self, context: Any, arguments: list[str]) -> Any:
         if arguments and arguments[0].partition(":")[0].endswith(".py"):
@@ -40,13 +40,13 @@ def run() -> None:
 def archive(
     topic: Topic,
     to: Annotated[
-        str, typer.Option("--to", metavar="PATH", show_default=False, help="Parquet files go to PATH/TOPIC.")
+        str, typer.Option("--to", metavar="PATH", show_default=False, help="Write Parquet files to PATH/TOPIC.")
     ],
     reading: ReadOptions,
     running: JobOptions,
     connection: Connection,
 ) -> None:
-    """A topic as Parquet files that any reader sees each record in once, with all that `restore` needs."""
+    """Archive a topic as Parquet files, each record exactly once, with all that `restore` needs."""
     from moldau.cli.cluster_client import connect
     from moldau.pipelines.archive import Archive
     from moldau.pipelines.run_folder import new_run
@@ -54,7 +54,7 @@ def archive(
     options = running.options(f"archive-{topic}")
     servers = connection.plain_servers("archive")
     source = reading.source(connection, [topic], reading.look_up(connection, [topic]), options.name)
-    job = Archive(name=options.name, root=lake_place(to, topic), source=source, connect=lambda: connect(servers))
+    job = Archive(name=options.name, root=archive_path(to, topic), source=source, connect=lambda: connect(servers))
     if options.eject is not None:
         given.eject(job.flow(source), options)
         return
@@ -68,27 +68,29 @@ def archive(
 @expand_option_groups
 def restore(
     root: Annotated[
-        str, typer.Option("--archive", metavar="PATH", show_default=False, help="What `archive` wrote: PATH/TOPIC.")
+        str, typer.Option("--archive", metavar="PATH", show_default=False, help="The archive: PATH/TOPIC.")
     ],
     session: SessionOptions,
     connection: Connection,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="TOPIC", help="A topic that is not there yet; else its old name.")
+        str | None, typer.Option("--to", metavar="TOPIC", help="Name of the new topic. Default: the archived name.")
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option("--until", "-u", metavar="WHERE", help="Up to there: @TIME, an offset, or 0:120,1:98."),
+        typer.Option("--until", "-u", metavar="WHERE", help="Restore up to: @TIME, an offset, or 0:120,1:98."),
     ] = None,
     groups: Annotated[
         str | None,
-        typer.Option("--groups", metavar="NAMES", help="Move committed offsets of these groups, or of all."),
+        typer.Option("--groups", metavar="NAMES", help="Translate the committed offsets of these groups, or of `all`."),
     ] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Read it back and compare counts and checksums.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read the topic back and compare counts and checksums.")
+    ] = False,
     rows_per_transaction: Annotated[int, typer.Option("--rows-per-transaction", min=1, metavar="N")] = BATCH_ROWS,
     replication_factor: Annotated[int, typer.Option("--replication-factor", show_default=False)] = -1,
     json: Json = False,
 ) -> None:
-    """Bring an archived topic back, to a moment: same partitions, order, times, keys, values and headers."""
+    """Restore an archived topic up to a point in time: partitions, order, timestamps, keys, values and headers."""
     from moldau.cli.cluster_client import connect
     from moldau.cli.pipeline_restore import parse_until, show_restored
     from moldau.pipelines.job_runner import run_work
@@ -123,5 +125,5 @@ def restore(
     show_restored(results[0], is_json=json, folder=options.folder.path)
 
 
-def lake_place(to: str, topic: str) -> str:
+def archive_path(to: str, topic: str) -> str:
     return f"{local_or_url(to).rstrip('/')}/{topic}"

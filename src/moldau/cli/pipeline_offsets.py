@@ -1,4 +1,4 @@
-"""Where a job reads, looked up before Spark starts: --from and --until as offsets, and which topics those are."""
+"""Resolve --from and --until to offsets, and topics to their ids, before Spark starts."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ _COMMITTED: Final = Isolation.READ_COMMITTED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRange:
-    """What the options startingOffsets, endingOffsets and topicIds are told."""
+    """Values of the source options startingOffsets, endingOffsets and topicIds."""
 
     starting: str
     ending: str | None = None
@@ -29,28 +29,30 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class Partitions:
-    """Of topics, and what the topics' ids are."""
+    """The partitions of topics, and the topics' ids."""
 
     places: list[TopicPartition]
     topic_ids: dict[str, str]
 
 
 class Cluster(ListsOffsets, Protocol):
-    """What is asked of the cluster, through whichever client can reach it."""
+    """Lookups in the cluster, by our own client or by librdkafka."""
 
     async def find(self, topics: list[str]) -> Partitions: ...
 
 
-def look_up(connection: Connection, topics: list[str], start: str, until: str | None) -> OffsetRange:
-    """--from and --until of these topics, which must be there."""
+def resolve_offsets(connection: Connection, topics: list[str], start: str, until: str | None) -> OffsetRange:
+    """Resolve --from and --until for these topics, which must exist."""
     begin = parse_position(start, "--from")
     finish = None if until is None else parse_position(until, "--until")
     if isinstance(finish, AtStart):
-        raise usage_error("--until start: nothing comes before the start")
-    return asyncio.run(_look_up(connection, topics, begin, finish))
+        raise usage_error("--until start would read nothing")
+    return asyncio.run(_resolve_offsets(connection, topics, begin, finish))
 
 
-async def _look_up(connection: Connection, topics: list[str], begin: Position, finish: Position | None) -> OffsetRange:
+async def _resolve_offsets(
+    connection: Connection, topics: list[str], begin: Position, finish: Position | None
+) -> OffsetRange:
     if connection.is_secured:
         return await _resolve(SecuredCluster(connection), topics, begin, finish)
     from moldau.cli.cluster_client import connect_async
@@ -75,7 +77,7 @@ async def _resolve(cluster: Cluster, topics: list[str], begin: Position, finish:
 
 
 class PlainCluster:
-    """Through our own client."""
+    """Lookups by our own client."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
@@ -92,7 +94,7 @@ class PlainCluster:
 
 
 class SecuredCluster:
-    """Through librdkafka, which knows TLS and SASL."""
+    """Lookups by librdkafka, which supports TLS and SASL."""
 
     def __init__(self, connection: Connection) -> None:
         from moldau.pipelines.requirements import require_spark
@@ -118,7 +120,7 @@ class SecuredCluster:
         self, times: Mapping[TopicPartition, int], *, isolation: Isolation = _COMMITTED
     ) -> Mapping[TopicPartition, OffsetResult]:
         assert isolation is _COMMITTED
-        (time_ms,) = set(times.values())  # the same for all, and nobody asks about none
+        (time_ms,) = set(times.values())  # one time for all partitions
         with _translate_kafka_errors():
             match time_ms:
                 case types.EARLIEST:
@@ -141,4 +143,4 @@ def _translate_kafka_errors() -> Iterator[None]:
     except OptionError as error:
         raise CommandError(str(error)) from error
     except KafkaException as error:
-        raise CommandError(f"the cluster does not answer: {error.args[0].str()}") from error
+        raise CommandError(f"the cluster does not respond: {error.args[0].str()}") from error

@@ -1,4 +1,4 @@
-"""The options of jobs, in groups: how a job is run, and what it reads."""
+"""Option groups of pipeline jobs: how to run a job, and what it reads."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ import typer
 from moldau.cli import pipeline_options as given
 from moldau.cli.completion import complete_topics
 from moldau.cli.connection_options import Connection
-from moldau.cli.pipeline_offsets import OffsetRange, look_up
+from moldau.cli.pipeline_offsets import OffsetRange, resolve_offsets
 from moldau.cli.pipeline_options import RunOptions
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ Topics = Annotated[
         autocompletion=complete_topics,
     ),
 ]
-To = Annotated[str, typer.Option("--to", metavar="TOPIC", show_default=False, help="Write there.")]
+To = Annotated[str, typer.Option("--to", metavar="TOPIC", show_default=False, help="The topic to write.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
-    """What a pipeline is called, and where Spark runs it."""
+    """Name and directory of a pipeline, and where Spark runs it."""
 
     name: given.Name = None
     folder: given.Root = None
@@ -47,13 +47,13 @@ class SessionOptions:
     conf: given.Conf = None
 
     def options(self, name: str) -> RunOptions:
-        """Under the name it was given, or else this one."""
+        """Return the options under the given name, or else this one."""
         return RunOptions(root=self.folder, name=self.name or name, master=self.master, conf=self.conf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions(SessionOptions):
-    """How a job is run that may go on and on, whatever it does."""
+    """How to run a job that can be a stream."""
 
     once: given.Once = False
     checkpoint: given.Checkpoint = None
@@ -67,17 +67,17 @@ class JobOptions(SessionOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """From where to where a job reads, and how much at once."""
+    """The range of offsets that a job reads, and its batch size."""
 
     start: given.From = "start"
     until: given.Until = None
     rows_per_batch: given.RowsPerBatch = BATCH_ROWS
     allow_data_loss: Annotated[
-        bool, typer.Option("--allow-data-loss", help="Go on where records were deleted before they were read.")
+        bool, typer.Option("--allow-data-loss", help="Continue if records were deleted before they were read.")
     ] = False
 
     def look_up(self, connection: Connection, topics: Sequence[str]) -> OffsetRange:
-        return look_up(connection, list(topics), self.start, self.until)
+        return resolve_offsets(connection, list(topics), self.start, self.until)
 
     def source(self, connection: Connection, topics: Sequence[str], places: OffsetRange, group: str) -> "TopicSource":
         from moldau.pipelines.flow import TopicSource

@@ -1,4 +1,4 @@
-"""What the jobs of `moldau pipeline run` have in common: options, and how a run is shown."""
+"""Shared by the jobs of `moldau pipeline run`: options, and the display of progress."""
 
 import shutil
 import signal
@@ -27,57 +27,58 @@ Root = Annotated[
         envvar="MOLDAU_PIPELINES",
         metavar="PATH",
         show_default="~/.local/state/moldau/pipelines",
-        help="Where pipelines keep their folders.",
+        help="Parent directory of the pipelines' directories.",
     ),
 ]
 Name = Annotated[
-    str | None, typer.Option("--name", metavar="NAME", help="What this pipeline is called; made of job and topic.")
+    str | None, typer.Option("--name", metavar="NAME", help="Name of the pipeline. Default: job and topic.")
 ]
 From = Annotated[
     str,
     typer.Option(
-        "--from", "-f", metavar="WHERE", help="start, end, -10, @2026-01-01T00:00:00 or an offset; for its first run."
+        "--from", "-f", metavar="WHERE", help="start, end, -10, @2026-01-01T00:00:00 or an offset; first run only."
     ),
 ]
 Until = Annotated[
     str | None,
-    typer.Option("--until", "-u", metavar="WHERE", help="Up to there in one piece: end (as of now), @TIME, an offset."),
+    typer.Option("--until", "-u", metavar="WHERE", help="Read up to, as one batch: end (as of now), @TIME, an offset."),
 ]
-Once = Annotated[bool, typer.Option("--once", help="Do what there is to do, then end; else go on until stopped.")]
-Master = Annotated[
-    str | None, typer.Option("--master", metavar="URL", show_default="local[*]", help="Spark's cluster.")
-]
+Once = Annotated[bool, typer.Option("--once", help="Process the backlog and exit, instead of running until stopped.")]
+Master = Annotated[str | None, typer.Option("--master", metavar="URL", show_default="local[*]", help="Spark master.")]
 Checkpoint = Annotated[
-    str | None, typer.Option("--checkpoint", metavar="URL", help="Where all nodes of a cluster can reach it.")
+    str | None,
+    typer.Option("--checkpoint", metavar="URL", help="A location that all nodes of the Spark cluster can reach."),
 ]
 Conf = Annotated[
-    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark's; may be repeated.")
+    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; may be repeated.")
 ]
-RowsPerBatch = Annotated[int, typer.Option("--rows-per-batch", min=1, metavar="N", help="No batch reads more.")]
-JsonLines = Annotated[bool, typer.Option("--json", help="Progress as JSON, one object a line.")]
+RowsPerBatch = Annotated[int, typer.Option("--rows-per-batch", min=1, metavar="N", help="Maximum rows of a batch.")]
+JsonLines = Annotated[bool, typer.Option("--json", help="Print progress as JSON, one object per line.")]
 Eject = Annotated[
     str | None,
-    typer.Option("--eject", metavar="FILE", help="Write the job as plain PySpark there (-: print it); do not run it."),
+    typer.Option(
+        "--eject", metavar="FILE", help="Write the job as a PySpark script (-: print it) instead of running it."
+    ),
 ]
 
 
 @contextmanager
 def translate_pipeline_errors() -> Iterator[None]:
-    """What a user can put right about a pipeline is one line; a job that was stopped is no error."""
+    """Turn pipeline errors into command errors; a stopped job is not an error."""
     from moldau.pipelines.job_runner import Stopped
     from moldau.pipelines.requirements import PipelineError
 
     try:
         yield
     except Stopped as stopped:
-        note("stopped; run it again to go on from here")
+        note("stopped; run it again to continue from here")
         is_interrupted = stopped.args == (signal.SIGINT,)
         raise typer.Exit(130 if is_interrupted else 0) from None
     except PipelineError as error:
         raise CommandError(str(error)) from error
 
 
-def folder_of(root: Path | None, name: str) -> "RunFolder":
+def open_run_folder(root: Path | None, name: str) -> "RunFolder":
     from moldau.pipelines.run_folder import RunFolder, default_root
 
     with translate_pipeline_errors():
@@ -86,7 +87,7 @@ def folder_of(root: Path | None, name: str) -> "RunFolder":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """The options of a run that have nothing to do with its job."""
+    """The options of a run that do not depend on its job."""
 
     root: Path | None
     name: str
@@ -99,10 +100,10 @@ class RunOptions:
     folder: "RunFolder" = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "folder", folder_of(self.root, self.name))
+        object.__setattr__(self, "folder", open_run_folder(self.root, self.name))
 
     @property
-    def checkpoint_place(self) -> str:
+    def checkpoint_location(self) -> str:
         return self.checkpoint or str(self.folder.checkpoint)
 
     def conditions(self) -> "Conditions":
@@ -120,9 +121,9 @@ class RunOptions:
 
 
 class Display:
-    """Progress for people on standard error, for programs on standard output.
+    """Shows progress: text on standard error, JSON on standard output.
 
-    On a terminal, several queries have a line each that is written anew; elsewhere each batch is a line.
+    On a terminal each query has a line that is overwritten; elsewhere each batch prints a line.
     """
 
     def __init__(self, *, is_json: bool) -> None:
@@ -141,7 +142,7 @@ class Display:
         self._idle = self._idle - {progress.part} if progress.rows else self._idle | {progress.part}
 
     def block(self, progress: "Progress", width: int) -> str:
-        """All lines again, in the place of those that are there."""
+        """Return all lines with the control codes that overwrite the previous ones."""
         line = _line(progress)[: width - 1]
         if not progress.part:
             return f"\r\x1b[2K{line}" + ("\n" if progress.rows else "")
@@ -156,10 +157,10 @@ def _line(progress: "Progress") -> str:
 
 
 def eject(flow: "Flow", options: RunOptions) -> None:
-    """The job as a script, to a file or to standard output."""
+    """Write the job as a script, to a file or to standard output."""
     from moldau.pipelines.function_step import with_future_first
 
-    script = flow.script(master=options.master, checkpoint=options.checkpoint_place, once=options.once)
+    script = flow.script(master=options.master, checkpoint=options.checkpoint_location, once=options.once)
     eject_script(with_future_first(script), str(options.eject))
 
 
@@ -167,10 +168,10 @@ def eject_script(script: str, place: str) -> None:
     if place == "-":
         print(script, end="")
         return
-    Path(place).write_text(script, encoding="utf-8")  # as Python reads it, whatever the locale is
-    note(f"{place}: run it with python, where pip install 'moldau[spark]' has been done")
+    Path(place).write_text(script, encoding="utf-8")  # source encoding of Python, whatever the locale is
+    note(f"{place}: run it with a Python that has Moldau with its extra spark")
 
 
 def local_or_url(place: str) -> str:
-    """A folder by its whole path: Spark's idea of where it stands may be another."""
+    """Return a URL as it is, and a path as an absolute one: Spark's working directory may differ."""
     return place if "://" in place else str(Path(place).absolute())

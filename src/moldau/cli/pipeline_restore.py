@@ -1,4 +1,4 @@
-"""What `moldau pipeline run restore` is told and tells: the moment, the map of offsets, and what was compared."""
+"""Input and output of `moldau pipeline run restore`: --until, the offset map, and the verification."""
 
 import json
 import re
@@ -17,7 +17,7 @@ PIECES_SHOWN: Final = 20
 
 
 def parse_until(text: str | None) -> "Until":
-    """@TIME, an offset, offsets by partition, or the end."""
+    """Parse @TIME, an offset, offsets by partition, or `end`."""
     from moldau.pipelines.restore import Until
 
     if text is None:
@@ -33,11 +33,11 @@ def parse_until(text: str | None) -> "Until":
         case AtEnd():
             return Until()
         case _:
-            raise usage_error(f"--until {text}: an archive is restored up to @TIME, an offset, 0:120,1:98, or end")
+            raise usage_error(f"--until {text}: use @TIME, an offset, 0:120,1:98, or end")
 
 
 def show_restored(restored: "Restored", *, is_json: bool, folder: Path) -> None:
-    """The result; an error if it was compared and is not the same."""
+    """Print the result; raise if the verification found differences."""
     (folder / MAP_FILE).write_text(json.dumps(restored.map.shape(), indent=2) + "\n")
     is_same = None if restored.differences is None else not restored.differences
     if is_json:
@@ -56,7 +56,7 @@ def show_restored(restored: "Restored", *, is_json: bool, folder: Path) -> None:
     for line in restored.notes:
         note(line)
     if restored.differences:
-        raise CommandError(f"{restored.topic} is not what was archived: {'; '.join(restored.differences)}")
+        raise CommandError(f"{restored.topic} differs from the archive: {'; '.join(restored.differences)}")
 
 
 def _show_map(restored: "Restored", folder: Path) -> None:
@@ -65,8 +65,8 @@ def _show_map(restored: "Restored", folder: Path) -> None:
     rows = [(each.partition, f"{each.old}-{each.old_last}", f"{each.new}-{each.new_last}") for each in pieces]
     show_table(columns, rows[:PIECES_SHOWN], numbers=columns)
     if len(rows) > PIECES_SHOWN:
-        note(f"… and {len(rows) - PIECES_SHOWN} more, all in {folder / MAP_FILE}")
+        note(f"… and {len(rows) - PIECES_SHOWN} more; all are in {folder / MAP_FILE}")
     for group, offsets in restored.groups.items():
-        note(f"group {group} is at {', '.join(f'{partition}: {at}' for partition, at in offsets.items())}")
-    said = "" if restored.differences is None else ", the same as in the archive" if not restored.differences else ""
-    note(f"{restored.rows:,} records are back in {restored.topic}{said}")
+        note(f"group {group}: offsets {', '.join(f'{partition}: {at}' for partition, at in offsets.items())}")
+    verified = ", verified against the archive" if restored.differences is not None and not restored.differences else ""
+    note(f"restored {restored.rows:,} records to {restored.topic}{verified}")

@@ -1,4 +1,4 @@
-"""`moldau pipeline run transform|aggregate|dedupe`: from topics through steps to a topic, exactly once."""
+"""`moldau pipeline run transform|aggregate|dedupe`: read topics, apply steps, write a topic exactly once."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 FUNCTION_DEFAULT: Final = "transform"
 
-Lateness = Annotated[str, typer.Option("--lateness", metavar="SPAN", help="How late a record may come.")]
+Lateness = Annotated[str, typer.Option("--lateness", metavar="SPAN", help="Maximum lateness of a record.")]
 Fields = list[str] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicJob:
-    """A job of the one shape: source → steps → sink. `identity` is what its checkpoint belongs to."""
+    """A job of the form source → steps → sink. `identity` describes the job of a checkpoint."""
 
     job: str
     topics: Sequence[str]
@@ -50,7 +50,7 @@ class TopicJob:
 
         for option, written in self.written.items():
             if written in self.topics:
-                raise usage_error(f"{option} {written} is read as well: the job would never end")
+                raise usage_error(f"{option} {written} is read too: the job would never end")
         options = running.options(f"{self.job}-{self.topics[0]}")
         places = reading.look_up(connection, self.topics)
         flow = Flow(
@@ -76,20 +76,21 @@ def transform(
     running: JobOptions,
     connection: Connection,
     sql: Annotated[
-        Path | None, typer.Option("--sql", metavar="FILE", help="A query over the view `input` that gives a `value`.")
+        Path | None, typer.Option("--sql", metavar="FILE", help="A query on the view `input` with a column `value`.")
     ] = None,
     python: Annotated[
-        str | None, typer.Option("--python", metavar="FILE.py[:FUNCTION]", help="A function, DataFrame to DataFrame.")
+        str | None,
+        typer.Option("--python", metavar="FILE.py[:FUNCTION]", help="A function from DataFrame to DataFrame."),
     ] = None,
     step: Annotated[
         list[str] | None,
-        typer.Option("--step", metavar="FILE", help="FILE.sql or FILE.py[:FUNCTION]; repeated, one after the other."),
+        typer.Option("--step", metavar="FILE", help="FILE.sql or FILE.py[:FUNCTION]; repeat it for several steps."),
     ] = None,
     dead_letters: Annotated[
-        str | None, typer.Option("--dead-letters", metavar="TOPIC", help="For rows that cannot be written.")
+        str | None, typer.Option("--dead-letters", metavar="TOPIC", help="Topic for rows that cannot be written.")
     ] = None,
 ) -> None:
-    """From topics to a topic, exactly once, through a query or a function; with neither, records are replayed."""
+    """Copy topics to a topic exactly once, through an SQL query or a Python function if given."""
     with translate_pipeline_errors():
         job = TopicJob(
             job="transform",
@@ -111,43 +112,47 @@ def aggregate(
     by: Annotated[
         Fields,
         typer.Option(
-            "--by", metavar="FIELD", help="A group for each value of it; may be repeated. Of the JSON value, or key."
+            "--by", metavar="FIELD", help="Group by this field of the JSON value, or by `key`; may be repeated."
         ),
     ] = None,
-    window: Annotated[str, typer.Option("--window", metavar="SPAN", help="What is taken together.")] = "1 minute",
+    window: Annotated[str, typer.Option("--window", metavar="SPAN", help="Length of the windows.")] = "1 minute",
     slide: Annotated[
-        str | None, typer.Option("--slide", metavar="SPAN", help="How often a window begins, if windows overlap.")
+        str | None, typer.Option("--slide", metavar="SPAN", help="Interval between overlapping windows.")
     ] = None,
-    count: Annotated[bool, typer.Option("--count", help="Records; so it is if nothing else is asked for.")] = False,
+    count: Annotated[
+        bool, typer.Option("--count", help="Count records; the default if no other figure is given.")
+    ] = False,
     sums: Annotated[
-        Fields, typer.Option("--sum", metavar="FIELD", help="Of a number; may be repeated, as all of these.")
+        Fields, typer.Option("--sum", metavar="FIELD", help="Sum of a field; may be repeated, like all of these.")
     ] = None,
     averages: Annotated[Fields, typer.Option("--avg", metavar="FIELD")] = None,
     least: Annotated[Fields, typer.Option("--min", metavar="FIELD")] = None,
     most: Annotated[Fields, typer.Option("--max", metavar="FIELD")] = None,
     distinct: Annotated[
-        Fields, typer.Option("--distinct", metavar="FIELD", help="About how many different values it has.")
+        Fields, typer.Option("--distinct", metavar="FIELD", help="Approximate number of distinct values.")
     ] = None,
     time: Annotated[
         str,
-        typer.Option("--time", metavar="FIELD", help="When it was: ISO 8601 or milliseconds; else the record's time."),
+        typer.Option(
+            "--time", metavar="FIELD", help="Event time: ISO 8601 or milliseconds. Default: the record's timestamp."
+        ),
     ] = "timestamp",
     lateness: Lateness = "10 minutes",
     updates: Annotated[
-        bool, typer.Option("--updates", help="Write windows whenever they change, not once when they are final.")
+        bool, typer.Option("--updates", help="Write windows whenever they change, not only when final.")
     ] = False,
 ) -> None:
-    """Counts, sums and more by window of time and by fields of JSON values, written to a topic exactly once."""
+    """Aggregate by time window and JSON fields, and write the results to a topic exactly once."""
     from moldau.pipelines.fields import field_of, span_of
     from moldau.pipelines.presets import Aggregate
 
-    asked = {"sum": sums, "avg": averages, "min": least, "max": most, "distinct": distinct}
+    requested = {"sum": sums, "avg": averages, "min": least, "max": most, "distinct": distinct}
     with translate_pipeline_errors():
         preset = Aggregate(
             by=[field_of(each, "--by") for each in by or ()],
             window=span_of(window, "--window"),
             slide=None if slide is None else span_of(slide, "--slide"),
-            figures=_figures(asked, count=count),
+            figures=_figures(requested, count=count),
             time=field_of(time, "--time"),
             lateness=span_of(lateness, "--lateness"),
             updates=updates,
@@ -159,7 +164,7 @@ def aggregate(
 
 
 def _identity(preset: "Aggregate") -> dict[str, Any]:
-    """What makes it this aggregate and no other."""
+    """Return what identifies the aggregate of a checkpoint."""
     return {
         "by": [each.name for each in preset.by],
         "window": preset.window if preset.slide is None else f"{preset.window} every {preset.slide}",
@@ -183,20 +188,20 @@ def dedupe(
             "-k",
             metavar="FIELD",
             show_default=False,
-            help="What repetitions have in common: of the JSON value, or key.",
+            help="Fields of the JSON value, or `key`, that duplicates share.",
         ),
     ],
     lateness: Annotated[
-        str, typer.Option("--lateness", metavar="SPAN", help="How long after the first a repetition may come.")
+        str, typer.Option("--lateness", metavar="SPAN", help="Time within which duplicates are dropped.")
     ] = "10 minutes",
     time: Annotated[
         str | None,
         typer.Option(
-            "--time", metavar="FIELD", help="Counted by this time, not by when it is read; drops what is later."
+            "--time", metavar="FIELD", help="Event time field; late records are dropped. Default: processing time."
         ),
     ] = None,
 ) -> None:
-    """Each key once: the first record that has it, as it came; repetitions are dropped. Exactly once."""
+    """Write the first record of each key unchanged and drop duplicates, exactly once."""
     from moldau.pipelines.fields import field_of, span_of
     from moldau.pipelines.presets import Dedupe
 
@@ -228,17 +233,17 @@ def run_or_eject(flow: "Flow", identity: dict[str, Any], options: RunOptions, to
     with translate_pipeline_errors():
         source = with_known_topics(flow.source, topic_ids, options.folder, options.checkpoint)
         if options.folder.has_checkpoint and not flow.is_bounded:
-            note(f"{options.name} goes on where it was: {options.folder.checkpoint}")
+            note(f"{options.name} continues from its checkpoint: {options.folder.checkpoint}")
         run = new_run(flow.job, identity, options.master or "local[*]")
         run_flow(replace(flow, source=source), options.conditions(), run)
     note(f"{options.name} is done")
 
 
-def _figures(asked: Mapping[str, Fields], *, count: bool) -> "list[Figure]":
+def _figures(requested: Mapping[str, Fields], *, count: bool) -> "list[Figure]":
     from moldau.pipelines.fields import field_of
     from moldau.pipelines.presets import Figure
 
-    figures = [Figure(kind, field_of(each, f"--{kind}")) for kind, names in asked.items() for each in names or ()]
+    figures = [Figure(kind, field_of(each, f"--{kind}")) for kind, names in requested.items() for each in names or ()]
     return [Figure("count"), *figures] if count or not figures else figures
 
 
@@ -247,14 +252,14 @@ def _steps(sql: Path | None, python: str | None, files: list[str]) -> "list[Step
 
     chosen = [*(["--sql"] if sql else []), *(["--python"] if python else []), *(["--step"] if files else [])]
     if len(chosen) > 1:
-        raise usage_error(f"{' and '.join(chosen)} do not go together; for several steps, repeat --step")
+        raise usage_error(f"{' and '.join(chosen)} cannot be combined; for several steps, repeat --step")
     if sql is not None:
         return [SqlStep(_text(sql))]
     if python is not None:
         return [_function(python)]
     if files:
         return [_step(each) for each in files]
-    # A replay: as it was, but for the number of the partition, which the other topic may not have.
+    # A copy without the partition number, which the other topic may not have.
     return [SqlStep("select key, value, headers, timestamp from input")]
 
 

@@ -9,22 +9,22 @@ from moldau.cli import pipeline_jobs
 from moldau.cli.errors import CommandError
 from moldau.cli.options import Json
 from moldau.cli.output import note, show_json, show_table
-from moldau.cli.pipeline_options import Root, folder_of, translate_pipeline_errors
+from moldau.cli.pipeline_options import Root, open_run_folder, translate_pipeline_errors
 
 if TYPE_CHECKING:
     from moldau.pipelines.run_folder import RunFolder
 
 JOBS: Final = {
-    "activity": "raw events → checked, each once, counted, in sessions, by load → topics, Parquet, a report",
-    "archive": "topic → Parquet files, each record once, with all that restore needs",
-    "restore": "an archive → topic, to a moment; moves the offsets of groups, verifies by checksums",
-    "transform": "topics → topic, exactly once, through SQL or a Python function; with neither it replays",
-    "aggregate": "topics → topic, exactly once: counts, sums and more by window of time and by fields",
-    "dedupe": "topics → topic, exactly once: of records with the same key, the first",
-    "FILE.py": "a Python file of your own with a function transform(frame)",
+    "activity": "raw events → validated, deduplicated, counted, sessionised → topics, Parquet, a report",
+    "archive": "topic → Parquet files, each record exactly once, with all that restore needs",
+    "restore": "archive → topic, up to a point in time; translates group offsets, verifies checksums",
+    "transform": "topics → topic, exactly once, through SQL or a Python function if given",
+    "aggregate": "topics → topic, exactly once: counts, sums and more by time window and fields",
+    "dedupe": "topics → topic, exactly once: the first record of each key",
+    "FILE.py": "your own Python file with a function transform(frame)",
 }
 
-app = typer.Typer(help="Jobs on Spark between topics and files.", no_args_is_help=True)
+app = typer.Typer(help="Run Spark jobs on topics and files.", no_args_is_help=True)
 app.add_typer(pipeline_jobs.app, name="run")
 
 OneName = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
@@ -32,7 +32,7 @@ OneName = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 
 @app.command("list")
 def list_jobs(json: Json = False) -> None:
-    """The jobs there are."""
+    """List the jobs."""
     if json:
         show_json([{"job": job, "does": does} for job, does in JOBS.items()])
     else:
@@ -45,21 +45,21 @@ def status(
     folder: Root = None,
     json: Json = False,
 ) -> None:
-    """How pipelines are doing: all that have run here, or one."""
+    """Show the state of one pipeline, or of all that have run here."""
     from moldau.pipelines.run_folder import all_folders, default_root
 
     with translate_pipeline_errors():
         if name is not None:
-            _show_one(_known(folder_of(folder, name)), json)
+            _show_one(_known(open_run_folder(folder, name)), json)
             return
-        told = [_as_json(each) for each in all_folders(folder or default_root())]
+        described = [_as_json(each) for each in all_folders(folder or default_root())]
     if json:
-        show_json(told)
+        show_json(described)
         return
     columns = ("name", "job", "state", "batch", "rows", "rows/s", "lag", "pid")
     rows = [
         (each["name"], each["job"], each["state"], *_figures(each["progress"]), each["pid"] if each["live"] else None)
-        for each in told
+        for each in described
     ]
     show_table(columns, rows, numbers=columns[3:])
 
@@ -69,14 +69,14 @@ def stop(
     name: OneName,
     folder: Root = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=0, help="How long to wait for its end.")
+        float, typer.Option("--timeout", metavar="SECONDS", min=0, help="How long to wait for it to stop.")
     ] = 120,
 ) -> None:
-    """Ask a pipeline to end in order, and wait until it has; the next run goes on where it was."""
+    """Stop a pipeline after its current batch, and wait for it; the next run continues from there."""
     with translate_pipeline_errors():
-        found = _known(folder_of(folder, name))
+        found = _known(open_run_folder(folder, name))
         if not found.stop(timeout):
-            raise CommandError(f"pipeline {name} does not run ({found.state.value})")
+            raise CommandError(f"pipeline {name} is not running ({found.state.value})")
     note(f"{name} has stopped")
 
 
@@ -109,13 +109,13 @@ def _as_json(folder: "RunFolder") -> dict[str, Any]:
 
 
 def _show_one(folder: "RunFolder", is_json: bool) -> None:
-    told = _as_json(folder)
+    described = _as_json(folder)
     if is_json:
-        show_json(told)
+        show_json(described)
         return
-    progress, error = folder.progress, told.pop("error")
-    told.pop("progress"), told.pop("live"), told.pop("parts")
-    rows: list[tuple[str, object]] = list(told.items())
+    progress, error = folder.progress, described.pop("error")
+    described.pop("progress"), described.pop("live"), described.pop("parts")
+    rows: list[tuple[str, object]] = list(described.items())
     if progress is not None:
         parts = [(each.part, each.line) for each in folder.parts if each.part]
         rows += [*(parts or [("progress", progress.line)]), ("at", _moment(progress.at_ms))]

@@ -1,4 +1,4 @@
-"""Where to begin and end reading: `start`, `end`, `-10`, `@2026-01-01T00:00:00`, an offset."""
+"""Positions in a log, as --from, --until and --to accept them: `start`, `end`, `-10`, `@2026-01-01T00:00:00`, `42`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,29 +10,29 @@ from moldau.client.types import EARLIEST, LATEST, Isolation, OffsetResult
 from moldau.model.ids import TopicPartition
 
 TIME_MS_MAX: Final = 2**63 - 1
-FORMS: Final = "start, end, -10 (that many before the end), @2026-01-01T00:00:00 (a time), or an offset"
+FORMS: Final = "start, end, -10 (ten before the end), @2026-01-01T00:00:00 (a time), or an offset"
 
 
 @dataclass(frozen=True, slots=True)
 class AtStart:
-    """The first record there is."""
+    """The log start offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class AtEnd:
-    """After the last record there is now."""
+    """The log end offset as of now."""
 
 
 @dataclass(frozen=True, slots=True)
 class BeforeEnd:
-    """So many records before the end of each partition."""
+    """`count` records before the end of each partition."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The first record that is not older."""
+    """The first record at or after this time."""
 
     timestamp_ms: int
 
@@ -48,25 +48,23 @@ Position = AtStart | AtEnd | BeforeEnd | AtTime | AtOffset
 
 
 def parse_position(text: str, option: str) -> Position:
-    word = text.strip()
-    if word in ("start", "beginning", "earliest"):
+    name = text.strip()
+    if name in ("start", "beginning", "earliest"):
         return AtStart()
-    if word in ("end", "latest"):
+    if name in ("end", "latest"):
         return AtEnd()
-    if word.startswith("@"):
-        return AtTime(_parse_time(word[1:], option))
-    if word.startswith("-") and word[1:].isdecimal():
-        return BeforeEnd(int(word[1:]))
-    if word.isdecimal():
-        return AtOffset(int(word))
-    raise usage_error(f"{option} {text} is not a place in a log; there are {FORMS}")
+    if name.startswith("@"):
+        return AtTime(_parse_time(name[1:], option))
+    if name.startswith("-") and name[1:].isdecimal():
+        return BeforeEnd(int(name[1:]))
+    if name.isdecimal():
+        return AtOffset(int(name))
+    raise usage_error(f"{option} {text} is not a position; use {FORMS}")
 
 
 def _parse_time(text: str, option: str) -> int:
-    """Milliseconds as a number, or ISO 8601; local time where no zone is named. Nothing is older than 1970.
-
-    Below 0, the protocol has numbers that mean something else: the start, the end.
-    """
+    """Parse milliseconds or ISO 8601, in local time if no zone is given. Times before 1970 become 0: negative numbers
+    have other meanings in the protocol (earliest, latest)."""
     try:
         time_ms = int(text) if text.isdecimal() else int(datetime.fromisoformat(text).timestamp() * 1000)
         if time_ms > TIME_MS_MAX:
@@ -79,7 +77,7 @@ def _parse_time(text: str, option: str) -> int:
 
 
 class ListsOffsets(Protocol):
-    """A client, as far as it is needed here."""
+    """The part of a client that is used here."""
 
     async def list_offsets(
         self, times: Mapping[TopicPartition, int], *, isolation: Isolation = ...
@@ -88,7 +86,7 @@ class ListsOffsets(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The first offset of a partition and the one after its last, when we looked."""
+    """Log start and end offset of a partition."""
 
     start: int
     end: int
@@ -105,7 +103,7 @@ async def extents(
 async def resolve(
     client: ListsOffsets, position: Position, known: Mapping[TopicPartition, Extent], isolation: Isolation
 ) -> dict[TopicPartition, int]:
-    """The position as an offset of each partition, within what the partition holds."""
+    """Return the position as an offset of each partition, within its extent."""
     match position:
         case AtTime(timestamp_ms):
             found = await client.list_offsets(dict.fromkeys(known, timestamp_ms), isolation=isolation)
@@ -124,15 +122,15 @@ async def resolve(
 async def resolve_end(
     client: ListsOffsets, position: Position, known: Mapping[TopicPartition, Extent], isolation: Isolation
 ) -> dict[TopicPartition, int]:
-    """Where to stop: like `resolve`, but an offset that is still to come is waited for."""
+    """Like `resolve`, but an offset beyond the end stays, and is waited for."""
     if isinstance(position, AtStart):
-        raise usage_error("--until start: nothing comes before the start")
+        raise usage_error("--until start would read nothing")
     if isinstance(position, AtOffset):
         return dict.fromkeys(known, position.offset)
     return await resolve(client, position, known, isolation)
 
 
-def _offset(answer: OffsetResult) -> int:
-    if answer.error is not None:
-        raise answer.error
-    return answer.offset
+def _offset(response: OffsetResult) -> int:
+    if response.error is not None:
+        raise response.error
+    return response.offset

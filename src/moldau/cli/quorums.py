@@ -1,4 +1,4 @@
-"""`moldau quorum`: who votes on the cluster's metadata, and changing that."""
+"""`moldau quorum`: show and change the voters of the metadata quorum."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from moldau.client.quorum import Quorum, QuorumView
     from moldau.model.ids import Address
 
-app = typer.Typer(help="Look at the controllers' quorum, and change who votes in it.", no_args_is_help=True)
+app = typer.Typer(help="Show the controller quorum, add and remove voters.", no_args_is_help=True)
 
 Node = Annotated[int, typer.Argument(metavar="NODE", min=0, show_default=False, help="The controller's node id.")]
 Directory = Annotated[
     str | None,
-    typer.Option("--directory-id", metavar="ID", help="Of its data folder; found out by itself where possible."),
+    typer.Option("--directory-id", metavar="ID", help="Id of its data directory; looked up if not given."),
 ]
 
 
 @app.command()
 def describe(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = False) -> None:
-    """Who leads, who votes, who only follows, and how far each is."""
+    """Show leader, voters and observers, and how far each has replicated."""
 
     async def work(quorum: "Quorum") -> None:
         from moldau.cli.clusters import quorum_as_json
@@ -43,27 +43,27 @@ def describe(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = Fals
 def add_controller(
     node: Node,
     listener: Annotated[
-        str, typer.Option("--listener", metavar="[NAME://]HOST:PORT", help="Where the others reach it.")
+        str, typer.Option("--listener", metavar="[NAME://]HOST:PORT", help="Its address for the other controllers.")
     ],
     directory_id: Directory = None,
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
     json: Json = False,
 ) -> None:
-    """Give a controller a vote. It must run, as a controller of this cluster, and have caught up."""
+    """Add a voter. The controller must run in this cluster and have caught up."""
 
     async def work(quorum: "Quorum") -> None:
         view = await quorum.describe()
         if any(each.node_id == node for each in view.voters) and directory_id is None:
-            raise CommandError(f"controller {node} votes already; if its disk was replaced, remove it first")
+            raise CommandError(f"controller {node} is a voter already; if its disk was replaced, remove it first")
         where = _listener(listener, view)
-        directory = _parsed(directory_id) or await _newcomer(quorum, node)
+        directory = _parsed(directory_id) or await _observer_directory(quorum, node)
         cluster = await quorum.client.describe_cluster()
         await quorum.add_controller(node, directory, (where,), cluster_id=cluster.cluster_id)
         voters = sorted({*(each.node_id for each in view.voters), node})
         if json:
             show_json({"controller": node, "voters": voters})
         else:
-            print(f"controller {node} votes now, {len(voters)} in all")
+            print(f"controller {node} is a voter now, of {len(voters)}")
 
     _run(bootstrap_servers, work)
 
@@ -72,7 +72,7 @@ def add_controller(
 def remove_controller(
     node: Node, directory_id: Directory = None, bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = False
 ) -> None:
-    """Take a controller's vote. The others must still be a majority of what is left."""
+    """Remove a voter. A majority of the remaining voters must be running."""
 
     async def work(quorum: "Quorum") -> None:
         view = await quorum.describe()
@@ -83,21 +83,21 @@ def remove_controller(
         if json:
             show_json({"controller": node, "voters": voters})
         else:
-            print(f"controller {node} votes no more, {len(voters)} are left")
+            print(f"controller {node} is no longer a voter, {len(voters)} remain")
 
     _run(bootstrap_servers, work)
 
 
 @app.command()
 def upgrade(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = False) -> None:
-    """Write down the voters that controller.quorum.voters fixes, so that they may change. There is no way back."""
+    """Move the voters from controller.quorum.voters to the metadata log, so that they can change. Irreversible."""
 
     async def work(quorum: "Quorum") -> None:
         await quorum.enable_dynamic_voters()
         if json:
             show_json({"kraft_version": 1})
             return
-        print("the voters are in the metadata log (kraft.version 1): add-controller and remove-controller change them")
+        print("the voters are in the metadata log (kraft.version 1): use add-controller and remove-controller")
 
     _run(bootstrap_servers, work)
 
@@ -132,7 +132,7 @@ def _parsed(directory_id: str | None) -> bytes | None:
         return decode_id(directory_id)
     except ValueError:
         raise usage_error(
-            f"--directory-id {directory_id}: it has 22 letters, digits, - and _; see meta.properties in its data folder"
+            f"--directory-id {directory_id}: must be 22 letters, digits, - and _; see its meta.properties"
         ) from None
 
 
@@ -140,21 +140,21 @@ def _directory_of(view: "QuorumView", node: int) -> bytes:
     found = [each.directory_id for each in view.voters if each.node_id == node]
     if not found:
         voters = ", ".join(str(each.node_id) for each in view.voters)
-        raise CommandError(f"controller {node} has no vote; those that have one: {voters}")
+        raise CommandError(f"controller {node} is not a voter; the voters are {voters}")
     return found[0]
 
 
-async def _newcomer(quorum: "Quorum", node: int) -> bytes:
-    """The folder that the node runs on."""
-    heard = await quorum.active_observers(node)
-    if not heard:
+async def _observer_directory(quorum: "Quorum", node: int) -> bytes:
+    """Return the directory id that the running node reports."""
+    observers = await quorum.active_observers(node)
+    if not observers:
         raise CommandError(
-            f"node {node} is not heard from: moldau quorum describe shows who is. A controller must run before it is "
-            "added, with the cluster id and the controllers of this cluster in its settings"
+            f"node {node} does not follow the quorum (see moldau quorum describe): start it before you add it, with "
+            "this cluster's id and controllers in its settings"
         )
-    if len(heard) > 1:
-        raise CommandError(f"node {node} is there with several data folders; say which with --directory-id")
-    return heard[0].directory_id
+    if len(observers) > 1:
+        raise CommandError(f"node {node} was seen with several data directories; choose one with --directory-id")
+    return observers[0].directory_id
 
 
 def _listener(text: str, view: "QuorumView") -> "tuple[str, Address]":

@@ -1,4 +1,4 @@
-"""`moldau reassign`: move partitions by a plan, as Kafka's tools write it: generate, execute, verify, cancel, list."""
+"""`moldau reassign`: move partitions with a plan in Kafka's JSON form: generate, execute, verify, cancel, list."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from moldau.client.reassignment_plans import Assignment
     from moldau.client.reassignments import Outcomes
 
-app = typer.Typer(help="Move partitions between brokers by a plan.", no_args_is_help=True)
+app = typer.Typer(help="Move partitions between brokers with a plan.", no_args_is_help=True)
 
 NOT_DONE: Final = 1
-LOOK_EVERY_S: Final = 1.0
+POLL_S: Final = 1.0
 
-PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", show_default=False, help="A file in Kafka's JSON form.")]
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", show_default=False, help="A plan in Kafka's JSON form.")]
 Throttle = Annotated[
     int | None,
-    typer.Option("--throttle", metavar="BYTES", min=1, help="Copy no more than this per second and broker."),
+    typer.Option("--throttle", metavar="BYTES", min=1, help="Limit of copied bytes per second and broker."),
 ]
 
 
 @app.command()
 def generate(
-    brokers: Annotated[str, typer.Option("--brokers", metavar="ID,…", help="Who shall hold the partitions.")],
+    brokers: Annotated[str, typer.Option("--brokers", metavar="ID,…", help="Brokers that shall hold the partitions.")],
     topics: Annotated[
         list[str] | None,
         typer.Option(
@@ -40,19 +40,21 @@ def generate(
         ),
     ] = None,
     topics_file: Annotated[
-        Path | None, typer.Option("--topics-file", metavar="FILE", help="The same as Kafka's JSON.")
+        Path | None, typer.Option("--topics-file", metavar="FILE", help="Topics in Kafka's JSON form.")
     ] = None,
     replicas: Annotated[
         int | None,
         typer.Option(
-            "--replication-factor", "-r", min=1, metavar="N", help="As many copies; else as many as there are."
+            "--replication-factor", "-r", min=1, metavar="N", help="Replicas per partition; unchanged if not given."
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the plan there.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the plan to this file.")
+    ] = None,
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
     json: Json = False,
 ) -> None:
-    """Make a plan that spreads topics evenly over brokers and moves as little as it can. Nothing is changed yet."""
+    """Generate a plan that balances topics over brokers with as few moves as possible. Nothing is changed yet."""
     wanted = _brokers(brokers)
     names = _topics(topics, topics_file)
 
@@ -62,7 +64,7 @@ def generate(
         racks = await moves.racks()
         absent = [each for each in wanted if each not in racks]
         if absent:
-            raise CommandError(f"no such broker serves: {_listed(absent)}; those that do: {_listed(sorted(racks))}")
+            raise CommandError(f"not running: broker {_listed(absent)}; running: {_listed(sorted(racks))}")
         before = await moves.assignment(names or None)
         plan = plan_balance(before, {each: racks[each] for each in wanted}, replicas)
         if out is not None:
@@ -80,39 +82,41 @@ def execute(
     plan: PlanFile,
     throttle: Throttle = None,
     additional: Annotated[
-        bool, typer.Option("--additional", help="Although other partitions are being moved; also to change --throttle.")
+        bool, typer.Option("--additional", help="Even if other partitions are moving; also to change --throttle.")
     ] = False,
     rollback: Annotated[
-        Path | None, typer.Option("--rollback", metavar="FILE", help="Write a plan there that leads back.")
+        Path | None, typer.Option("--rollback", metavar="FILE", help="Write a plan that undoes this one.")
     ] = None,
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
     json: Json = False,
 ) -> None:
-    """Begin to move partitions as the plan says. `verify` tells how far it is."""
+    """Start to move partitions as planned. `verify` shows the progress."""
     wanted = _read(plan)
 
-    def keep(before: "Assignment") -> None:
-        """Nothing moves if the way back could not be kept; and it is there if something goes wrong on the way."""
+    def save_rollback(before: "Assignment") -> None:
+        """Called before anything moves: if the rollback plan cannot be saved, nothing does."""
         from moldau.client.reassignment_plans import encode_plan
 
         if rollback is not None:
             rollback.write_text(encode_plan(before) + "\n")
         else:
-            note(f"to go back, keep this: {encode_plan(before)}")
+            note(f"to roll back, keep this plan: {encode_plan(before)}")
 
     async def work(moves: "PlanExecutor") -> None:
         from moldau.client.plan_executor import ReassignmentInProgress
 
         try:
-            before, outcomes = await moves.begin(wanted, throttle_bytes=throttle, is_additional=additional, keep=keep)
+            before, outcomes = await moves.begin(
+                wanted, throttle_bytes=throttle, is_additional=additional, keep=save_rollback
+            )
         except ReassignmentInProgress as running:
             raise CommandError(f"{running}: wait for them (moldau reassign list), or add --additional") from None
         if json:
             show_json({"before": _plan_as_json(before), "partitions": _outcomes_as_json(outcomes)})
         else:
-            rest = ", the others are there or on their way" if len(outcomes) < len(wanted) else ""
+            rest = ", the others are in place or moving already" if len(outcomes) < len(wanted) else ""
             limit = f"; each broker copies at most {throttle} bytes a second" if throttle is not None else ""
-            print(f"{len(outcomes) - _failures(outcomes)} of {len(wanted)} partitions begin to move{rest}{limit}")
+            print(f"{len(outcomes) - _failures(outcomes)} of {len(wanted)} partitions start to move{rest}{limit}")
         _fail_on_errors(outcomes)
 
     _run(bootstrap_servers, work)
@@ -121,14 +125,14 @@ def execute(
 @app.command()
 def verify(
     plan: PlanFile,
-    wait: Annotated[bool, typer.Option("--wait", help="Until all is done.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the plan is done.")] = False,
     preserve_throttles: Annotated[
-        bool, typer.Option("--preserve-throttles", help="Leave the limits on when all is done.")
+        bool, typer.Option("--preserve-throttles", help="Keep the throttles when the plan is done.")
     ] = False,
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
     json: Json = False,
 ) -> None:
-    """Tell how far a plan is, and take its limits off once it is done. Ends with 1 while it is not."""
+    """Show the progress of a plan, and remove its throttles once it is done. The exit code is 1 until then."""
     wanted = _read(plan)
     is_done = False
 
@@ -136,17 +140,24 @@ def verify(
         nonlocal is_done
         found = await (wait_until_settled(moves, wanted) if wait else moves.progress(wanted))
         is_done = all(each.is_done for each in found)
-        freed = [] if preserve_throttles or any(_moves(each) for each in found) else await moves.clear_up(wanted)
+        freed = [] if preserve_throttles or any(_is_moving(each) for each in found) else await moves.clear_up(wanted)
         if json:
             show_json({"is_done": is_done, "unthrottled": freed, "partitions": [_move_as_json(each) for each in found]})
             return
         rows = [
-            (each.partition.topic, each.partition.partition, each.stage.value, each.replicas, each.target, _share(each))
+            (
+                each.partition.topic,
+                each.partition.partition,
+                each.stage.value,
+                each.replicas,
+                each.target,
+                _copied_share(each),
+            )
             for each in found
         ]
         columns = ("topic", "partition", "state", "replicas", "target", "copied")
         show_table(columns, rows, numbers=("partition", "copied"))
-        note(_verdict(found) + (f"; limits taken off: {', '.join(freed)}" if freed else ""))
+        note(_verdict(found) + (f"; throttles removed: {', '.join(freed)}" if freed else ""))
 
     _run(bootstrap_servers, work)
     if not is_done:
@@ -156,11 +167,11 @@ def verify(
 @app.command()
 def cancel(
     plan: PlanFile,
-    preserve_throttles: Annotated[bool, typer.Option("--preserve-throttles", help="Leave the limits on.")] = False,
+    preserve_throttles: Annotated[bool, typer.Option("--preserve-throttles", help="Keep the throttles.")] = False,
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
     json: Json = False,
 ) -> None:
-    """Call off what is under way: the partitions of the plan stay, or go back, where they were."""
+    """Cancel the moves of a plan: its partitions return to their previous replicas."""
     wanted = _read(plan)
 
     async def work(moves: "PlanExecutor") -> None:
@@ -170,7 +181,7 @@ def cancel(
             show_json({"unthrottled": freed, "partitions": _outcomes_as_json(outcomes)})
         else:
             done = len(outcomes) - _failures(outcomes)
-            print(f"{done} moves called off" if outcomes else "no partition of the plan is being moved")
+            print(f"{done} moves cancelled" if outcomes else "no partition of the plan is moving")
         _fail_on_errors(outcomes)
 
     _run(bootstrap_servers, work)
@@ -178,7 +189,7 @@ def cancel(
 
 @app.command("list")
 def list_moves(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = False) -> None:
-    """What is being moved just now."""
+    """List the partitions that are moving."""
 
     async def work(moves: "PlanExecutor") -> None:
         moving = await moves.reassignments.ongoing()
@@ -199,41 +210,41 @@ def list_moves(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = Fa
             rows = [(*place, each.replicas, each.adding, each.removing) for place, each in moving.items()]
             show_table(("topic", "partition", "replicas", "adding", "removing"), rows, numbers=("partition",))
         else:
-            note("no partition is being moved")
+            note("no partition is moving")
 
     _run(bootstrap_servers, work)
 
 
 async def wait_until_settled(moves: "PlanExecutor", plan: "Assignment") -> "list[PartitionMove]":
-    """Look until nothing of the plan moves any more; each step forward is told."""
-    told = -1
+    """Poll until nothing of the plan is moving; print progress."""
+    printed = -1
     while True:
         found = await moves.progress(plan)
         done = sum(each.is_done for each in found)
-        if not any(map(_moves, found)):
+        if not any(map(_is_moving, found)):
             return found
-        if done != told:
+        if done != printed:
             note(f"{done} of {len(found)} partitions have moved")
-            told = done
-        await asyncio.sleep(LOOK_EVERY_S)
+            printed = done
+        await asyncio.sleep(POLL_S)
 
 
-def _moves(move: "PartitionMove") -> bool:
+def _is_moving(move: "PartitionMove") -> bool:
     return move.stage.value == "moving"
 
 
-def _share(move: "PartitionMove") -> str | None:
+def _copied_share(move: "PartitionMove") -> str | None:
     return None if move.copied is None else f"{move.copied:.0%}"
 
 
 def _verdict(found: "Sequence[PartitionMove]") -> str:
     stages = ("done", "moving", "elsewhere", "gone")
     counts = {stage: sum(each.stage.value == stage for each in found) for stage in stages}
-    gone = f", {counts['gone']} gone from the cluster" if counts["gone"] else ""
+    gone = f", {counts['gone']} no longer exist" if counts["gone"] else ""
     if all(each.is_done for each in found):
-        return f"done: {counts['done']} partitions are where the plan wants them{gone}"
-    stray = f", {counts['elsewhere']} are not where the plan wants them and do not move" if counts["elsewhere"] else ""
-    return f"not done: {counts['done']} of {len(found)} are there, {counts['moving']} move{stray}{gone}"
+        return f"done: {counts['done']} partitions are in place{gone}"
+    stray = f", {counts['elsewhere']} are elsewhere and not moving" if counts["elsewhere"] else ""
+    return f"not done: {counts['done']} of {len(found)} are in place, {counts['moving']} moving{stray}{gone}"
 
 
 def _read(path: Path) -> "Assignment":
@@ -259,7 +270,7 @@ def _topics(names: list[str] | None, file: Path | None) -> list[str]:
 def _brokers(text: str) -> list[int]:
     parts = [each.strip() for each in text.split(",") if each.strip()]
     if not parts or not all(each.isdecimal() for each in parts):
-        raise usage_error(f"--brokers {text}: write their ids, as in 1,2,3")
+        raise usage_error(f"--brokers {text}: write ids such as 1,2,3")
     return sorted({int(each) for each in parts})
 
 
@@ -269,16 +280,18 @@ def _listed(ids: Sequence[int]) -> str:
 
 def _show_plan(plan: "Assignment", before: "Assignment", out: Path | None) -> None:
     if not plan:
-        note("nothing to do: the partitions are spread evenly over these brokers")
+        note("nothing to do: the partitions are balanced over these brokers")
         return
-    rows = [(*place, before[place], replicas, _newcomers(before[place], replicas)) for place, replicas in plan.items()]
+    rows = [
+        (*place, before[place], replicas, _added_replicas(before[place], replicas)) for place, replicas in plan.items()
+    ]
     show_table(("topic", "partition", "replicas", "target", "copied to"), rows, numbers=("partition",))
-    copies = sum(len(_newcomers(before[place], replicas)) for place, replicas in plan.items())
-    where = f"now: moldau reassign execute {out}" if out else "--out FILE keeps the plan, --json prints it"
-    note(f"{len(plan)} of {len(before)} partitions would change, {copies} copies be made; {where}")
+    copies = sum(len(_added_replicas(before[place], replicas)) for place, replicas in plan.items())
+    where = f"next: moldau reassign execute {out}" if out else "--out FILE saves the plan, --json prints it"
+    note(f"{len(plan)} of {len(before)} partitions would change, {copies} replicas be copied; {where}")
 
 
-def _newcomers(before: Sequence[int], after: Sequence[int]) -> list[int]:
+def _added_replicas(before: Sequence[int], after: Sequence[int]) -> list[int]:
     return [each for each in after if each not in before]
 
 

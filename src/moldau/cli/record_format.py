@@ -1,4 +1,4 @@
-"""Records as text: the templates of `moldau consume`, and JSON that `moldau produce` reads back."""
+"""Records as text: templates for `moldau consume`, and JSON that `moldau produce` reads back."""
 
 import base64
 import json
@@ -30,7 +30,7 @@ _FIELDS: Final[dict[str, Formatter]] = {
 
 
 def compile_template(template: str) -> Formatter:
-    """A function from a record to its line, newline included."""
+    """Compile a template into a function that returns a record's line, newline included."""
     if template == "json":
         return json_line
     parts = _parts(template)
@@ -45,18 +45,18 @@ def _parts(template: str) -> list[bytes | Formatter]:
     parts: list[bytes | Formatter] = []
     position = 0
     while position < len(template):
-        sign, follower = template[position], template[position + 1 : position + 2]
-        if sign == "%":
-            parts.append(b"%" if follower == "%" else _field(follower, template))
+        character, following = template[position], template[position + 1 : position + 2]
+        if character == "%":
+            parts.append(b"%" if following == "%" else _field(following, template))
             position += 2
-        elif sign == "\\" and follower == "x" and _HEX.match(template, position + 2):
+        elif character == "\\" and following == "x" and _HEX.match(template, position + 2):
             parts.append(bytes.fromhex(template[position + 2 : position + 4]))
             position += 4
-        elif sign == "\\" and follower in _ESCAPES:
-            parts.append(_ESCAPES[follower])
+        elif character == "\\" and following in _ESCAPES:
+            parts.append(_ESCAPES[following])
             position += 2
         else:
-            parts.append(sign.encode())
+            parts.append(character.encode())
             position += 1
     return parts if parts and parts[-1] == b"\n" else [*parts, b"\n"]
 
@@ -64,7 +64,7 @@ def _parts(template: str) -> list[bytes | Formatter]:
 def _field(letter: str, template: str) -> Formatter:
     if letter not in _FIELDS:
         known = " ".join(f"%{each}" for each in _FIELDS)
-        raise usage_error(f"--format {template}: %{letter} is not known; there are {known} %%, and json")
+        raise usage_error(f"--format {template}: %{letter} is unknown; use {known} %%, or json")
     return _FIELDS[letter]
 
 
@@ -80,7 +80,7 @@ def json_line(topic: str, partition: int, record: Record) -> bytes:
 
 
 def to_json(topic: str, partition: int, record: Record) -> dict[str, Any]:
-    """One record; what is no UTF-8 text stands in base64 under another name."""
+    """Return the JSON form of a record; bytes that are not UTF-8 are base64 under another name."""
     return {
         "topic": topic,
         "partition": partition,
@@ -102,17 +102,17 @@ def _text_or_base64(name: str, value: bytes | None) -> dict[str, str | None]:
 
 
 def from_json(line: bytes) -> tuple[int | None, int | None, bytes | None, bytes | None, Headers]:
-    """Partition, timestamp, key, value and headers of a line that `json_line` wrote, or a person did."""
-    told = json.loads(line)
-    if not isinstance(told, dict):
-        raise ValueError("it is not an object")
-    headers = told.get("headers") or []
+    """Parse partition, timestamp, key, value and headers of a line written by `json_line` or by hand."""
+    fields = json.loads(line)
+    if not isinstance(fields, dict):
+        raise ValueError("not an object")
+    headers = fields.get("headers") or []
     named = headers.items() if isinstance(headers, dict) else ((each["name"], each) for each in headers)
     return (
-        _whole_number(told, "partition"),
-        _whole_number(told, "timestamp"),
-        _bytes_of(told, "key"),
-        _bytes_of(told, "value"),
+        _whole_number(fields, "partition"),
+        _whole_number(fields, "timestamp"),
+        _bytes_of(fields, "key"),
+        _bytes_of(fields, "value"),
         tuple((str(name), _header_value(value)) for name, value in named),
     )
 
@@ -121,8 +121,8 @@ def _header_value(value: Any) -> bytes | None:
     return _bytes_of(value, "value") if isinstance(value, dict) else _encode(value)
 
 
-def _whole_number(told: dict[str, Any], name: str) -> int | None:
-    value = told.get(name)
+def _whole_number(fields: dict[str, Any], name: str) -> int | None:
+    value = fields.get(name)
     if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
         raise ValueError(f"{name} is not a whole number")
     if value is not None and not -(2**63) <= value < 2**63:
@@ -130,14 +130,14 @@ def _whole_number(told: dict[str, Any], name: str) -> int | None:
     return value
 
 
-def _bytes_of(told: dict[str, Any], name: str) -> bytes | None:
-    if f"{name}_base64" in told:
-        return base64.b64decode(told[f"{name}_base64"], validate=True)
-    return _encode(told.get(name))
+def _bytes_of(fields: dict[str, Any], name: str) -> bytes | None:
+    if f"{name}_base64" in fields:
+        return base64.b64decode(fields[f"{name}_base64"], validate=True)
+    return _encode(fields.get(name))
 
 
 def _encode(value: Any) -> bytes | None:
-    """Text as it is; anything else as the JSON it was."""
+    """Encode text as it is, anything else as JSON."""
     if value is None:
         return None
     return value.encode() if isinstance(value, str) else json.dumps(value, ensure_ascii=False).encode()

@@ -1,4 +1,4 @@
-"""Segments as entries to show: batches, records, control records, and the records that brokers write for themselves."""
+"""Entries of segments: batches, records, control records, and the records of internal topics."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -42,7 +42,7 @@ _CONTROL_BODIES: Final = {
 
 
 def segment_entries(data: memoryview, *, with_records: bool, decoder: Decoder) -> Iterator[Entry]:
-    """Every batch in order, each followed by its records if wanted; what cannot be a batch ends it."""
+    """Yield every batch in order, followed by its records if wanted, up to the first torn one."""
     position = 0
     while position < len(data):
         left = len(data) - position
@@ -51,7 +51,7 @@ def segment_entries(data: memoryview, *, with_records: bool, decoder: Decoder) -
             return
         base_offset, size = read_extent(data, position)
         if base_offset == 0 and size == LOG_OVERHEAD and not any(data[position:]):
-            return  # room that was reserved and not used yet
+            return  # preallocated space
         if not LOG_OVERHEAD < size <= left:
             yield _torn(position, left, f"a batch of {size} bytes does not fit")
             return
@@ -116,9 +116,9 @@ def _batch_entry(header: BatchHeader, position: int, is_valid: bool) -> Entry:
 
 
 def plain_record(record: Record) -> Entry:
-    told = to_json("", 0, record)
-    del told["topic"], told["partition"]
-    return {"type": "record", **told}
+    fields = to_json("", 0, record)
+    del fields["topic"], fields["partition"]
+    return {"type": "record", **fields}
 
 
 def metadata_record(record: Record) -> Entry:
@@ -148,10 +148,10 @@ def _keyed(key: Message, value: Message | None) -> Entry:
 
 def _decoded(record: Record, decode: Callable[[], Entry]) -> Entry:
     try:
-        told = decode()
+        fields = decode()
     except Malformed as error:
         return {**plain_record(record), "is_valid": False, "why": str(error)}
-    return {"type": "record", "offset": record.offset, "timestamp": record.timestamp, **told}
+    return {"type": "record", "offset": record.offset, "timestamp": record.timestamp, **fields}
 
 
 def _control_entry(record: Record) -> Entry:
@@ -162,7 +162,7 @@ def _control_entry(record: Record) -> Entry:
         if kind in (ControlType.ABORT, ControlType.COMMIT):
             entry["data"] = plain(decode_versioned("EndTxnMarker", value))
         elif kind in _CONTROL_BODIES:
-            # The body begins with its own version, which is also the version it is written in.
+            # The body starts with its version, which is also the version of its encoding.
             version = int.from_bytes(value[:2], "big")
             entry["data"] = plain(decode_data(_CONTROL_BODIES[kind], version, value))
     except (Malformed, KafkaError) as error:
@@ -171,7 +171,7 @@ def _control_entry(record: Record) -> Entry:
 
 
 def plain(value: Any) -> Any:
-    """A message as JSON: ids as Kafka prints them, other bytes in hexadecimal."""
+    """Return the JSON form of a message: ids as Kafka prints them, other bytes in hexadecimal."""
     if isinstance(value, Message):
         names: tuple[str, ...] = type(value).__dict__["__slots__"]
         return {name: plain(getattr(value, name)) for name in names}

@@ -1,4 +1,4 @@
-"""`moldau sql`: a query over topics, on Spark; its answer as of now, or as it comes."""
+"""`moldau sql`: query topics with Spark SQL, once or as a stream."""
 
 import asyncio
 import shutil
@@ -40,35 +40,35 @@ app = typer.Typer()
 def sql(
     query: Annotated[str, typer.Argument(show_default=False, metavar="QUERY")],
     connection: Connection,
-    stream: Annotated[bool, typer.Option("--stream", help="Go on with what comes, until stopped.")] = False,
+    stream: Annotated[bool, typer.Option("--stream", help="Keep running and show new results.")] = False,
     start: Annotated[
         str, typer.Option("--from", "-f", metavar="WHERE", help="start, end, -10, @2026-01-01T00:00:00 or an offset.")
     ] = "start",
     until: Annotated[
         str | None,
-        typer.Option("--until", "-u", metavar="WHERE", help="Up to there: end (as of now), @TIME, an offset."),
+        typer.Option("--until", "-u", metavar="WHERE", help="Read up to: end (as of now), @TIME, an offset."),
     ] = None,
     limit: Annotated[
         int | None,
         typer.Option(
-            "--limit", "-n", min=1, show_default=str(ROWS_MAX), help="Show no more rows; a stream ends there."
+            "--limit", "-n", min=1, show_default=str(ROWS_MAX), help="Maximum number of rows; a stream ends there."
         ),
     ] = None,
     master: given.Master = None,
     conf: given.Conf = None,
     json: Json = False,
 ) -> None:
-    """Ask topics in SQL: select page, count(*) from clicks group by page. JSON fields are columns.
+    """Query topics with SQL: select page, count(*) from clicks group by page. JSON fields are columns.
 
-    A topic is a table of its committed records as of now. The fields are those of its newest records; each row has
-    _key, _topic, _partition, _offset and _timestamp too. Where values are no JSON, they are in the column value.
-    With --stream the answer goes on: rows as they come, or, where the query aggregates, the table as it changes.
+    A topic is a table of its committed records as of now. The columns are the fields of its newest records, and _key,
+    _topic, _partition, _offset and _timestamp. Values that are not JSON are in the column value. With --stream, new
+    rows are shown as they arrive or, if the query aggregates, the whole table whenever it changes.
     """
     from moldau.pipelines.streaming_query import ROWS_PER_BATCH
     from moldau.pipelines.tables import Tables, sample_starts
 
     if stream and until is not None:
-        raise usage_error("--until and --stream do not go together: a stream has no end; see --limit")
+        raise usage_error("--until and --stream cannot be combined; see --limit")
     servers = connection.plain_servers("sql")
     with given.translate_pipeline_errors():
         ends = asyncio.run(_extents(servers, query))
@@ -84,20 +84,20 @@ def sql(
         streamed_rows_max=ROWS_PER_BATCH if stream else None,
     )
     samples = {topic: sample_starts({at: each for at, each in ends.items() if at.topic == topic}) for topic in topics}
-    question = QueryRun(query, tables, samples, limit, master, pairs(conf, "--conf"), is_json=json)
+    query_run = QueryRun(query, tables, samples, limit, master, pairs(conf, "--conf"), is_json=json)
     with given.translate_pipeline_errors():
-        question.stream() if stream else question.ask()
+        query_run.stream() if stream else query_run.run()
 
 
 def _place_of(connection: Connection, topic: str, start: str, until: str | None) -> tuple[str, str, str | None]:
-    from moldau.cli.pipeline_offsets import look_up
+    from moldau.cli.pipeline_offsets import resolve_offsets
 
-    places = look_up(connection, [topic], start, until)
+    places = resolve_offsets(connection, [topic], start, until)
     return topic, places.starting, places.ending
 
 
 class QueryRun:
-    """A query, and how its answer is shown."""
+    """A query, and how to show its result."""
 
     def __init__(
         self,
@@ -112,16 +112,16 @@ class QueryRun:
     ) -> None:
         self._query, self._tables, self._samples, self._limit = query, tables, samples, limit
         self._master, self._settings, self._is_json = master, settings, is_json
-        self._height = 0  # of the table that a newer one takes the place of
+        self._height = 0  # of the printed table, which the next one replaces
 
-    def ask(self) -> None:
+    def run(self) -> None:
         columns, rows = self._with_session(self._collect)
         self._show(columns, rows)
         if len(rows) == (self._limit or ROWS_MAX):
-            note(f"there may be more than {self._limit or ROWS_MAX} rows: see --limit")
+            note(f"showing {self._limit or ROWS_MAX} rows, there may be more: see --limit")
 
     def stream(self) -> None:
-        self._with_session(self._go_on)
+        self._with_session(self._stream)
 
     def _with_session(self, work: "Callable[[Any, Signals], Result]") -> "Result":
         """Run `work` in a Spark session. Ctrl-C ends a stream and is not an error.
@@ -147,14 +147,14 @@ class QueryRun:
 
         signals.check()
         with asked():
-            answer = self._frame(spark)
-            rows = portable(answer.limit(self._limit or ROWS_MAX)).collect()
-            return list(answer.columns), list(with_zones(rows, answer.schema))
+            result = self._frame(spark)
+            rows = portable(result.limit(self._limit or ROWS_MAX)).collect()
+            return list(result.columns), list(with_zones(rows, result.schema))
 
-    def _go_on(self, spark: Any, signals: "Signals") -> None:
+    def _stream(self, spark: Any, signals: "Signals") -> None:
         from moldau.pipelines.streaming_query import Streamed, asked
 
-        # A program is told what has changed; a person is shown the whole table.
+        # JSON has the rows that changed; a terminal shows the whole table.
         modes = ("append", "update", "complete") if self._is_json else ("append", "complete")
         with asked():
             Streamed(self._show_more, modes, self._limit).run(self._frame(spark), signals)
@@ -171,7 +171,7 @@ class QueryRun:
         self._show(rows.columns, rows.rows)
         self._height = len(rows.rows) + 1
         if rows.is_cut and self._limit is None:
-            note(f"the table has more than these {len(rows.rows)} rows: see --limit")
+            note(f"showing {len(rows.rows)} rows of the table, there are more: see --limit")
         if not self._is_json and not is_replaced:
             print()
         sys.stdout.flush()
@@ -180,9 +180,9 @@ class QueryRun:
         if self._is_json:
             names = numbered(columns)
             for row in rows:
-                show_json_line(dict(zip(names, map(_plain, row), strict=True)))
+                show_json_line(dict(zip(names, map(_as_json, row), strict=True)))
         else:
-            show_table(columns, [[_plain(each) for each in row] for row in rows])
+            show_table(columns, [[_as_json(each) for each in row] for row in rows])
 
 
 async def _extents(bootstrap: str, query: str) -> "dict[TopicPartition, tuple[int, int]]":
@@ -193,7 +193,7 @@ async def _extents(bootstrap: str, query: str) -> "dict[TopicPartition, tuple[in
 
 
 async def named_extents(client: "AsyncClient", query: str) -> "dict[TopicPartition, tuple[int, int]]":
-    """Of the topics that the query names. The others may be in whatever state they are."""
+    """Return the extents of the topics in the query; others may be offline."""
     from moldau.cli.positions import extents
     from moldau.cli.query_check import check_query
     from moldau.client.types import Isolation
@@ -209,7 +209,7 @@ async def named_extents(client: "AsyncClient", query: str) -> "dict[TopicPartiti
 
 
 def numbered(columns: Sequence[str]) -> list[str]:
-    """Names that are all different, as an object of JSON needs them: of two columns `page`, the second is `page_2`."""
+    """Make column names unique, as a JSON object needs them: the second `page` becomes `page_2`."""
     names: list[str] = []
     for column in columns:
         further = (f"{column}_{number}" for number in count(2))
@@ -218,8 +218,8 @@ def numbered(columns: Sequence[str]) -> list[str]:
     return names
 
 
-def _plain(value: Any) -> Any:
-    """As JSON and tables have it. Spans of time, NaN, and whatever else JSON has no word for, are text."""
+def _as_json(value: Any) -> Any:
+    """Convert to a JSON value. NaN, intervals and all that JSON has no type for become text."""
     match value:
         case float() if not isfinite(value):
             return str(value)
@@ -230,9 +230,9 @@ def _plain(value: Any) -> Any:
         case bytes() | bytearray():
             return bytes(value).decode(errors="replace")
         case dict():
-            return {str(name): _plain(each) for name, each in value.items()}
+            return {str(name): _as_json(each) for name, each in value.items()}
         case list() | tuple():
             fields = getattr(value, "asDict", None)
-            return _plain(fields()) if fields is not None else [_plain(each) for each in value]
+            return _as_json(fields()) if fields is not None else [_as_json(each) for each in value]
         case _:
             return str(value)

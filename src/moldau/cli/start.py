@@ -23,13 +23,14 @@ app = typer.Typer()
 @app.command()
 def start(
     data: Annotated[
-        Path | None, typer.Option("--data", "-d", metavar="FOLDER", help="Where to keep the data. [moldau-data]")
+        Path | None, typer.Option("--data", "-d", metavar="DIRECTORY", help="The data directory. [moldau-data]")
     ] = None,
     listen: Annotated[
-        str | None, typer.Option("--listen", "-l", metavar="HOST:PORT", help="Where to listen. [localhost:9092]")
+        str | None,
+        typer.Option("--listen", "-l", metavar="HOST:PORT", help="Address to listen on. [localhost:9092]"),
     ] = None,
     files: Annotated[
-        list[Path] | None, typer.Option("--config", metavar="FILE", help="Settings: a .toml or server.properties file.")
+        list[Path] | None, typer.Option("--config", metavar="FILE", help="A settings file: .toml or server.properties.")
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("-c", metavar="KEY=VALUE", help="One setting, by Kafka's name.")
@@ -39,7 +40,7 @@ def start(
 ) -> None:
     """Run a broker until it is stopped (Ctrl-C, SIGTERM).
 
-    What comes later counts: files, then -c, then --data and --listen.
+    Later sources override earlier ones: files, then -c, then --data and --listen.
     """
     configuration = _configuration(files or [], [*(settings or []), *_flags(data, listen)])
     for warning in configuration.warnings:
@@ -53,23 +54,27 @@ def _run(configuration: "Configuration", announce_fd: int | None, lifeline_fd: i
 
     check_not_foreign(Path(configuration.settings.folders[0]))
     try:
-        serve(configuration, lambda said: _announce(said, announce_fd, configuration.is_broker), lifeline=lifeline_fd)
+        serve(
+            configuration,
+            lambda it: _announce(it, announce_fd, configuration.is_broker),
+            lifeline=lifeline_fd,
+        )
     except (LogDirLocked, CorruptMetaProperties) as error:
         raise CommandError(str(error)) from error
     except NodeFailed as error:
-        raise CommandError(f"the node stopped itself: {error}") from error
+        raise CommandError(f"the node failed: {error}") from error
 
 
 def _flags(data: Path | None, listen: str | None) -> list[str]:
-    said = []
+    settings = []
     if data is not None:
-        said.append(f"log.dirs={data}")
+        settings.append(f"log.dirs={data}")
     if listen is not None:
         if not listen.rpartition(":")[2].isdecimal():
             raise usage_error(f"--listen {listen}: write it as HOST:PORT, for example localhost:9092 or 0.0.0.0:9092")
         address = listen if ":" in listen else f"localhost:{listen}"
-        said.append(f"listeners=PLAINTEXT://{address}")
-    return said
+        settings.append(f"listeners=PLAINTEXT://{address}")
+    return settings
 
 
 def _configuration(files: list[Path], overrides: list[str]) -> "Configuration":
@@ -78,24 +83,24 @@ def _configuration(files: list[Path], overrides: list[str]) -> "Configuration":
     return load_configuration([(str(path), read_text(path)) for path in files], overrides)
 
 
-def _announce(said: "Announcement", descriptor: int | None, is_broker: bool) -> None:
+def _announce(announced: "Announcement", descriptor: int | None, is_broker: bool) -> None:
     if descriptor is not None:
         import json
 
-        line = {"bootstrap_servers": said.bootstrap_servers, "metrics": said.metrics}
+        line = {"bootstrap_servers": announced.bootstrap_servers, "metrics": announced.metrics}
         os.write(descriptor, json.dumps(line).encode() + b"\n")
         os.close(descriptor)
     with ignore_full_disk(sys.stdout):
-        _greet(said, is_broker)
+        _print_greeting(announced, is_broker)
 
 
-def _greet(said: "Announcement", is_broker: bool) -> None:
-    where = said.bootstrap_servers
+def _print_greeting(announced: "Announcement", is_broker: bool) -> None:
+    where = announced.bootstrap_servers
     option = "" if where == "localhost:9092" else f" -b {where}"
-    print(f"moldau {__version__} {'serves' if is_broker else 'controls, and is reached'} on {where}")
-    print(f"  data     {said.data} (cluster {said.cluster_id})")
-    if said.metrics:
-        print(f"  metrics  {said.metrics}")
+    print(f"moldau {__version__} {'broker' if is_broker else 'controller'} serves on {where}")
+    print(f"  data     {announced.data} (cluster {announced.cluster_id})")
+    if announced.metrics:
+        print(f"  metrics  {announced.metrics}")
     if is_broker:
         print(f"  try      echo hello | moldau produce greetings{option}")
         print(f"           moldau consume greetings{option}")

@@ -1,4 +1,4 @@
-"""`moldau storage`: whose a data folder is, what is in it, and making a new one."""
+"""`moldau storage`: show the identity and contents of a data directory, and format a new one."""
 
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -9,55 +9,52 @@ from moldau.cli.errors import CommandError
 from moldau.cli.options import Json
 from moldau.cli.output import human_bytes, note, show_json, show_table
 
-app = typer.Typer(help="Look at a data folder, or make a new one.", no_args_is_help=True)
+app = typer.Typer(help="Show or format a data directory.", no_args_is_help=True)
 
-Data = Annotated[Path, typer.Option("--data", "-d", metavar="FOLDER", help="The data folder.")]
+Data = Annotated[Path, typer.Option("--data", "-d", metavar="DIRECTORY", help="The data directory.")]
 DATA_DEFAULT = Path("moldau-data")
-NODE_ID_MAX: Final = 2**31 - 1  # as the protocol has it
+NODE_ID_MAX: Final = 2**31 - 1  # an int32 of the protocol
 
 
 @app.command()
 def info(data: Data = DATA_DEFAULT, json: Json = False) -> None:
-    """Show whose folder it is, whether it was left cleanly, and how much each partition holds."""
+    """Show cluster and node of a data directory, how it was shut down, and the size of each partition."""
     if not data.is_dir():
-        raise CommandError(f"{data}: no such folder; name one with --data")
-    told = _describe(data)
+        raise CommandError(f"{data}: no such directory; choose one with --data")
+    described = _describe(data)
     if json:
-        show_json(told)
+        show_json(described)
         return
-    identity = told["identity"]
-    print(f"folder {data}")
+    identity = described["identity"]
+    print(f"directory {data}")
     if identity is None:
-        note("it is not formatted; `moldau start` does that by itself, or: moldau storage format")
+        note("not formatted; `moldau start` formats an empty directory, or run: moldau storage format")
     else:
         print(f"  cluster {identity['cluster_id']}  node {identity['node_id']}  directory {identity['directory_id']}")
-    print(f"  last stop  {_last_stop(told)}")
-    print(
-        f"  partitions {len(told['partitions'])}, {human_bytes(sum(each['size_bytes'] for each in told['partitions']))}"
-    )
+    print(f"  last shutdown  {_last_shutdown(described)}")
+    size = human_bytes(sum(each["size_bytes"] for each in described["partitions"]))
+    print(f"  partitions     {len(described['partitions'])}, {size}")
     keys = ("topic", "partition", "segments", "start_offset", "size_bytes")
-    rows = [[each[key] for key in keys] for each in told["partitions"]]
+    rows = [[each[key] for key in keys] for each in described["partitions"]]
     if rows:
         show_table(
-            ("topic", "partition", "segments", "starts at", "bytes"),
+            ("topic", "partition", "segments", "start offset", "bytes"),
             rows,
-            numbers=("partition", "segments", "starts at", "bytes"),
+            numbers=("partition", "segments", "start offset", "bytes"),
         )
 
 
 @app.command("format")
 def format_folder(
     data: Annotated[
-        Path | None, typer.Option("--data", "-d", metavar="FOLDER", help="The data folder. [moldau-data]")
+        Path | None, typer.Option("--data", "-d", metavar="DIRECTORY", help="The data directory. [moldau-data]")
     ] = None,
     cluster_id: Annotated[
-        str | None, typer.Option("--cluster-id", "-t", help="The same for all nodes; a new one if not given.")
+        str | None, typer.Option("--cluster-id", "-t", help="Same for all nodes; generated if not given.")
     ] = None,
-    node_id: Annotated[
-        int | None, typer.Option("--node-id", min=0, max=NODE_ID_MAX, help="The node's number. [1]")
-    ] = None,
+    node_id: Annotated[int | None, typer.Option("--node-id", min=0, max=NODE_ID_MAX, help="The node id. [1]")] = None,
     standalone: Annotated[
-        bool, typer.Option("--standalone", "-s", help="The first voter of the quorum is this node alone.")
+        bool, typer.Option("--standalone", "-s", help="This node is the only initial voter of the quorum.")
     ] = False,
     initial_controllers: Annotated[
         str | None,
@@ -65,22 +62,22 @@ def format_folder(
             "--initial-controllers",
             "-I",
             metavar="ID@HOST:PORT:DIRECTORY,…",
-            help="The first voters of the quorum; the same for all of them.",
+            help="Initial voters of the quorum; same for all of them.",
         ),
     ] = None,
     no_initial_controllers: Annotated[
-        bool, typer.Option("--no-initial-controllers", "-N", help="A controller that joins a quorum later.")
+        bool, typer.Option("--no-initial-controllers", "-N", help="A controller that joins the quorum later.")
     ] = False,
     files: Annotated[
         list[Path] | None,
-        typer.Option("--config", metavar="FILE", help="The node's settings: its id, folder and listeners."),
+        typer.Option("--config", metavar="FILE", help="The node's settings file: id, directory and listeners."),
     ] = None,
     ignore_formatted: Annotated[
-        bool, typer.Option("--ignore-formatted", help="No error if it was done before.")
+        bool, typer.Option("--ignore-formatted", help="No error if it is formatted already.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Give a new data folder its cluster, node and directory ids, and a controller its first voters."""
+    """Format a data directory: write cluster, node and directory id, and the initial voters of a controller."""
     from moldau.cli.storage_format import FormatFlags, format_data
 
     flags = FormatFlags(data, node_id, cluster_id, standalone, initial_controllers, no_initial_controllers)
@@ -91,12 +88,12 @@ def format_folder(
         print(f"{path} belongs to node {identity.node_id} of cluster {identity.cluster_id}")
 
 
-def _last_stop(told: dict[str, Any]) -> str:
-    if told["is_clean"]:
+def _last_shutdown(described: dict[str, Any]) -> str:
+    if described["is_clean"]:
         return "clean"
-    # A node that starts makes the first segment of its metadata log at once.
-    has_run = any(each["segments"] for each in told["partitions"])
-    return "not clean, or a node runs" if has_run else "none: no node has run here yet"
+    # A node creates the first segment of its metadata log as soon as it starts.
+    has_run = any(each["segments"] for each in described["partitions"])
+    return "unclean, or a node is running" if has_run else "none: no node has run here yet"
 
 
 def _describe(data: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What `moldau storage format` does with its flags."""
+"""`moldau storage format`: format a data directory from flags and settings files."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ NODE_DEFAULT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class FormatFlags:
-    """What was said on the command line; it goes over what the settings say."""
+    """The options of the command line, which override the settings."""
 
     data: Path | None
     node_id: int | None
@@ -33,7 +33,7 @@ class FormatFlags:
 
 
 def format_data(flags: FormatFlags, files: list[Path], *, ignore_formatted: bool) -> tuple[str, MetaProperties]:
-    """The folder that was formatted, and whose it is."""
+    """Format the data directory; return its path and identity."""
     _check(flags)
     configuration = _configuration(files) if files else None
     path = _path(flags, configuration)
@@ -62,7 +62,7 @@ def _format(
     node_id = _node_id(flags, configuration)
     known = folder.identity()
     if known is not None and not ignore_formatted:
-        raise CommandError(f"{folder.path} is formatted already; --ignore-formatted accepts that")
+        raise CommandError(f"{folder.path} is formatted already; use --ignore-formatted to accept that")
     if known is not None:
         voters = InitialVoters.UNSPECIFIED
     return format_log_dir(
@@ -78,15 +78,15 @@ def _format(
 
 
 def _check(flags: FormatFlags) -> None:
-    said = [flags.is_standalone, flags.initial_controllers is not None, flags.has_no_initial_controllers]
-    if sum(said) > 1:
-        raise usage_error("--standalone, --initial-controllers and --no-initial-controllers exclude each other")
+    modes = [flags.is_standalone, flags.initial_controllers is not None, flags.has_no_initial_controllers]
+    if sum(modes) > 1:
+        raise usage_error("--standalone, --initial-controllers and --no-initial-controllers cannot be combined")
     if flags.cluster_id is not None:
         try:
             decode_id(flags.cluster_id)
         except ValueError:
             raise usage_error(
-                f"--cluster-id {flags.cluster_id}: it has 22 letters, digits, - and _, as Kafka prints a UUID"
+                f"--cluster-id {flags.cluster_id}: must be 22 letters, digits, - and _, as Kafka prints a UUID"
             ) from None
 
 
@@ -109,7 +109,7 @@ def _node_id(flags: FormatFlags, configuration: Configuration | None) -> int:
 def _voters(flags: FormatFlags, configuration: Configuration | None) -> VoterSet | InitialVoters:
     is_controller = configuration is None or configuration.is_controller
     if not is_controller and (flags.is_standalone or flags.has_no_initial_controllers):
-        raise InvalidConfig("process.roles has no controller: a broker has no say about the voters of the quorum.")
+        raise InvalidConfig("process.roles does not include controller: only controllers are voters of the quorum.")
     if flags.initial_controllers is not None and is_controller:
         listeners = configuration.listeners.controllers if configuration is not None else ()
         return parse_initial_controllers(flags.initial_controllers, *listeners[:1])
@@ -119,7 +119,7 @@ def _voters(flags: FormatFlags, configuration: Configuration | None) -> VoterSet
 
 
 def _endpoints(configuration: Configuration | None) -> Endpoints:
-    """Where others will reach this controller; a port that the system chooses is known when it starts."""
+    """Return the controller's endpoints; a port of 0 is known only when it starts."""
     if configuration is None:
         return ()
     listeners = configuration.listeners

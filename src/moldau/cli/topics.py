@@ -28,14 +28,14 @@ Names = Annotated[list[str], typer.Argument(metavar="TOPIC…", show_default=Fal
 def create(
     topics: NewNames,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, help="How many; the broker's default if not given.")
+        int | None, typer.Option("--partitions", "-p", min=1, help="Number of partitions; default of the broker.")
     ] = None,
     replication_factor: Annotated[
         int | None, typer.Option("--replication-factor", "-r", min=1, help="Replicas of each partition.")
     ] = None,
     config: Configs = None,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="No error if it is there.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check whether it could be done.")] = False,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="No error if it exists.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Validate only.")] = False,
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
     json: Json = False,
 ) -> None:
@@ -53,7 +53,7 @@ def create(
 
 @app.command("list")
 def list_topics(
-    internal: Annotated[bool, typer.Option("--internal", help="Show the cluster's own topics too.")] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Include internal topics.")] = False,
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
     json: Json = False,
 ) -> None:
@@ -102,14 +102,16 @@ def describe(
 @app.command()
 def alter(
     topic: Annotated[str, typer.Argument(show_default=False, autocompletion=complete_topics)],
-    partitions: Annotated[int | None, typer.Option("--partitions", "-p", min=1, help="Grow to this many.")] = None,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", min=1, help="New number of partitions.")
+    ] = None,
     config: Configs = None,
-    unset: Annotated[list[str] | None, typer.Option("--unset", metavar="KEY", help="Back to the default.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check whether it could be done.")] = False,
+    unset: Annotated[list[str] | None, typer.Option("--unset", metavar="KEY", help="Reset to the default.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Validate only.")] = False,
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
     json: Json = False,
 ) -> None:
-    """Give a topic more partitions, or change its settings."""
+    """Add partitions to a topic, or change its settings."""
     from moldau.cli.cluster_client import connect
     from moldau.client.types import Resource, ResourceKind
 
@@ -133,8 +135,8 @@ def alter(
 @app.command()
 def delete(
     topics: Names,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    if_exists: Annotated[bool, typer.Option("--if-exists", help="No error if it is not there.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the prompt.")] = False,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="No error if it does not exist.")] = False,
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
     json: Json = False,
 ) -> None:
@@ -155,7 +157,7 @@ def _report(outcomes: "Sequence[TopicOutcome]", done: str, json: bool, tolerated
     else:
         for each in outcomes:
             if each not in failed:
-                print(f"topic {each.name} {'left as it is' if each.error else done}")
+                print(f"topic {each.name} {'unchanged' if each.error else done}")
     if failed:
         raise CommandError("; ".join(f"topic {each.name}: {each.error and each.error.message}" for each in failed))
 
@@ -186,7 +188,7 @@ def _replication_factor(topic: "TopicView") -> int:
 
 
 async def _offsets(client: "AsyncClient", topics: "list[TopicView]") -> "dict[tuple[TopicPartition, int], int]":
-    """The first and the last offsets, where they are told in time."""
+    """Return start and end offsets, of leaders that respond in time."""
     from moldau.cli.partial_results import available_offsets
     from moldau.client.types import EARLIEST, LATEST
     from moldau.model.ids import TopicPartition
@@ -220,7 +222,7 @@ def _describe(
 
 
 def _own_configs(client: "BlockingClient", name: str) -> dict[str, str | None] | None:
-    """The settings that were set for this topic; None where we may not look, or the cluster does not tell."""
+    """Return the settings changed for this topic; None if the cluster does not allow or support that."""
     from moldau.client.types import ConfigSource, Resource, ResourceKind
     from moldau.model.errors import ClusterAuthorizationFailed, TopicAuthorizationFailed, UnsupportedVersion
 

@@ -9,7 +9,7 @@ from moldau.cli.completion import complete_topics
 from moldau.cli.errors import CommandError, usage_error
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
 from moldau.cli.output import note, show_json, show_table
-from moldau.cli.partial_results import ANSWERS_WAIT_MS, fail_if_unresponsive
+from moldau.cli.partial_results import RESPONSES_WAIT_MS, fail_if_unresponsive
 
 if TYPE_CHECKING:
     from moldau.client.transactions import ActiveProducer, DescribedTransaction, HangingTransaction, Transactions
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MINUTE_MS: Final = 60_000
 MINUTES_MAX: Final = 100 * 365 * 24 * 60
 
-app = typer.Typer(help="Look at transactions, and end those that hang.", no_args_is_help=True)
+app = typer.Typer(help="Show transactions, and abort hanging ones.", no_args_is_help=True)
 
 Place = Annotated[str, typer.Argument(metavar="TOPIC:PARTITION", show_default=False)]
 PRODUCER_COLUMNS: Final = ("topic", "partition", "producer", "epoch", "sequence", "last written", "open since offset")
@@ -32,11 +32,11 @@ def list_transactions(
     minutes: Annotated[
         float | None,
         typer.Option(
-            "--open-for", metavar="MINUTES", min=0, max=MINUTES_MAX, help="Only those open for longer than this."
+            "--open-for", metavar="MINUTES", min=0, max=MINUTES_MAX, help="Only transactions open for longer."
         ),
     ] = None,
     pattern: Annotated[
-        str | None, typer.Option("--pattern", metavar="REGEX", help="Only ids that match it as a whole.")
+        str | None, typer.Option("--pattern", metavar="REGEX", help="Only ids that match in full.")
     ] = None,
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
     json: Json = False,
@@ -47,10 +47,10 @@ def list_transactions(
         open_for_ms = None if minutes is None else int(minutes * MINUTE_MS)
         from moldau.client.transactions import OPEN_STATES
 
-        # An id remembers when its last transaction began, also when that has ended.
+        # An id keeps the start time of its last transaction after that has ended.
         chosen = states or (() if minutes is None else OPEN_STATES)
         found, silent = await transactions.list_reachable(
-            ANSWERS_WAIT_MS, states=chosen, open_for_ms=open_for_ms, pattern=pattern
+            RESPONSES_WAIT_MS, states=chosen, open_for_ms=open_for_ms, pattern=pattern
         )
         rows = [(each.transactional_id, each.coordinator, each.producer_id, each.state) for each in found]
         columns = ("transactional id", "coordinator", "producer", "state")
@@ -66,21 +66,21 @@ def describe(
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
     json: Json = False,
 ) -> None:
-    """One transactional id: who holds it, the state of its transaction, and which partitions are in it."""
+    """Show a transactional id: coordinator, producer, state and partitions of its transaction."""
 
     async def work(transactions: "Transactions") -> None:
-        told = _fields(await _described(transactions, transactional_id))
+        fields = _fields(await _described(transactions, transactional_id))
         if json:
-            show_json(told)
+            show_json(fields)
         else:
-            show_table(("", ""), [(name.replace("_", " "), value) for name, value in told.items()])
+            show_table(("", ""), [(name.replace("_", " "), value) for name, value in fields.items()])
 
     _run(bootstrap_servers, work)
 
 
 @app.command()
 def producers(place: Place, bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = False) -> None:
-    """Who writes to a partition by number or in transactions, as its leader remembers it."""
+    """List the idempotent and transactional producers of a partition, from its leader's state."""
 
     async def work(transactions: "Transactions") -> None:
         found = await transactions.producers([_place(place)])
@@ -92,20 +92,24 @@ def producers(place: Place, bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, js
 @app.command()
 def abort(
     transactional_id: Annotated[
-        str | None, typer.Argument(metavar="[TRANSACTIONAL_ID]", show_default=False, help="Fence its producer too.")
+        str | None,
+        typer.Argument(
+            metavar="[TRANSACTIONAL_ID]", show_default=False, help="Abort its transaction and fence its producer."
+        ),
     ] = None,
     place: Annotated[
-        str | None, typer.Option("--partition", metavar="TOPIC:PARTITION", help="Where a transaction hangs.")
+        str | None,
+        typer.Option("--partition", metavar="TOPIC:PARTITION", help="The partition of a hanging transaction."),
     ] = None,
     start_offset: Annotated[
-        int | None, typer.Option("--start-offset", metavar="OFFSET", help="Where it begins there.")
+        int | None, typer.Option("--start-offset", metavar="OFFSET", help="Its first offset there.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the prompt.")] = False,
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
 ) -> None:
-    """Abort what a transactional id has open; or, with --partition and --start-offset, what find-hanging found."""
+    """Abort the open transaction of an id or, with --partition and --start-offset, one found by find-hanging."""
     if (transactional_id is None) == (place is None) or (place is None) != (start_offset is None):
-        raise usage_error("say what: a TRANSACTIONAL_ID, or --partition and --start-offset")
+        raise usage_error("give a TRANSACTIONAL_ID, or --partition and --start-offset")
 
     async def work(transactions: "Transactions") -> None:
         if transactional_id is not None:
@@ -125,17 +129,19 @@ def find_hanging(
             metavar="MINUTES",
             min=0,
             max=MINUTES_MAX,
-            help="The longest that a transaction may take here.",
+            help="The cluster's transaction.max.timeout.ms, in minutes.",
         ),
     ] = 15,
-    broker: Annotated[int | None, typer.Option("--broker", metavar="ID", help="Only partitions that it leads.")] = None,
+    broker: Annotated[
+        int | None, typer.Option("--broker", metavar="ID", help="Only partitions led by this broker.")
+    ] = None,
     topic: Annotated[
         str | None, typer.Option("--topic", "-t", help="Only partitions of this topic.", autocompletion=complete_topics)
     ] = None,
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
     json: Json = False,
 ) -> None:
-    """Transactions that are open on a partition though no coordinator knows of them: readers wait there for ever."""
+    """Find transactions that no coordinator will end: read_committed consumers wait for them forever."""
     from moldau.node.ports.clock import SystemClock
 
     async def work(transactions: "Transactions") -> None:
@@ -144,7 +150,7 @@ def find_hanging(
         rows = [(*_row(each.producer), each.transactional_id) for each in found]
         _show((*PRODUCER_COLUMNS, "transactional id"), rows, json, numbers=PRODUCER_COLUMNS[1:])
         if found and not json:
-            note(_advice(found[0]))
+            note(_abort_hint(found[0]))
 
     _run(bootstrap_servers, work)
 
@@ -154,7 +160,7 @@ async def _terminate(transactions: "Transactions", transactional_id: str, yes: b
     if not yes:
         partitions = len(described.partitions)
         note(f"{transactional_id}: {described.state}, {partitions} partitions")
-        typer.confirm("Its producer is fenced and cannot go on. Abort?", abort=True, err=True)
+        typer.confirm("The producer will be fenced. Abort?", abort=True, err=True)
     identity = await transactions.terminate(transactional_id)
     note(f"aborted; producer {identity.producer_id} is at epoch {identity.epoch} now")
 
@@ -162,10 +168,10 @@ async def _terminate(transactions: "Transactions", transactional_id: str, yes: b
 async def _abort_at(transactions: "Transactions", place: "TopicPartition", start_offset: int, yes: bool) -> None:
     producer = await transactions.open_at(place, start_offset)
     if producer is None:
-        raise CommandError(f"no transaction is open on {place} that begins at {start_offset}")
+        raise CommandError(f"no open transaction on {place} starts at offset {start_offset}")
     if not yes:
         typer.confirm(
-            f"Producer {producer.identity.producer_id}: what it wrote to {place} since then is never read. Abort?",
+            f"Records of producer {producer.identity.producer_id} in {place} from here on will be dropped. Abort?",
             abort=True,
             err=True,
         )
@@ -181,7 +187,7 @@ async def _described(transactions: "Transactions", transactional_id: str) -> "De
     except KafkaError as error:
         if error.code != ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
             raise
-    raise CommandError(f"there is no transactional id {transactional_id}; moldau txn list shows those there are")
+    raise CommandError(f"there is no transactional id {transactional_id}; moldau txn list shows them")
 
 
 def _fields(described: "DescribedTransaction") -> dict[str, Any]:
@@ -211,10 +217,10 @@ def _row(producer: "ActiveProducer") -> tuple[Any, ...]:
     )
 
 
-def _advice(found: "HangingTransaction") -> str:
+def _abort_hint(found: "HangingTransaction") -> str:
     producer = found.producer
     where = f"--partition {producer.topic_partition.topic}:{producer.topic_partition.partition}"
-    return f"to end the first: moldau txn abort {where} --start-offset {producer.transaction_start_offset}"
+    return f"to abort the first: moldau txn abort {where} --start-offset {producer.transaction_start_offset}"
 
 
 def _time(timestamp_ms: int | None) -> str | None:

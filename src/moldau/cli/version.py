@@ -14,7 +14,7 @@ app = typer.Typer()
 
 @app.command()
 def version(json: Json = False) -> None:
-    """Show the version of Moldau and of what it runs on."""
+    """Show the versions of Moldau and Python."""
     if json:
         show_json({"version": __version__, "python": platform.python_version(), "platform": sys.platform})
     else:

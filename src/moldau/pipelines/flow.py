@@ -12,7 +12,7 @@ ROWS_PER_BATCH: Final = 500_000
 FORMAT: Final = "moldau"
 _ONE_INPUT: Final = threading.Lock()  # a session has one view of a name: jobs side by side would take each other's rows
 _HEAD: Final = '''\
-"""{title}: the job of `moldau pipeline run {job}` as plain PySpark. Needs: pip install 'moldau[spark]'"""
+"""{title}: the job of `moldau pipeline run {job}` as plain PySpark. Needs Moldau with its extra spark."""
 
 from pyspark_moldau import session
 

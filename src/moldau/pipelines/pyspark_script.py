@@ -8,7 +8,7 @@ from moldau.pipelines.flow import Flow, options_code
 _HEAD: Final = '''\
 """{title}: the queries of `moldau pipeline run activity` as plain PySpark. Its report is left out.
 
-Needs Java 17 or newer, and: pip install 'moldau[spark]'
+Needs Java 17 or newer, and Moldau with its extra spark.
 """
 
 from confluent_kafka import KafkaError, KafkaException

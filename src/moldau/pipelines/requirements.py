@@ -13,4 +13,6 @@ class PipelineError(Exception):
 def require_spark() -> None:
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        raise PipelineError(f"pipelines need {', '.join(missing)}; install with: pip install 'moldau[spark]'")
+        raise PipelineError(
+            f"pipelines need {', '.join(missing)}; install Moldau with its spark extra (docs/install.md)"
+        )

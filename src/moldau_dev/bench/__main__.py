@@ -2,7 +2,7 @@
 
 import sys
 
-from moldau.cli.errors import explain
+from moldau.cli.errors import as_command_error
 from moldau_dev.bench.command import app
 
 
@@ -10,11 +10,11 @@ def main() -> None:
     try:
         app(prog_name="python -m moldau_dev.bench")
     except Exception as error:
-        complaint = explain(error)
-        if complaint is None:
+        shown = as_command_error(error)
+        if shown is None:
             raise
-        print("error:", complaint, file=sys.stderr)
-        sys.exit(complaint.exit_code)
+        print("error:", shown, file=sys.stderr)
+        sys.exit(shown.exit_code)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""A cluster of processes on this machine: `layout.py` says who is where, `supervisor.py` keeps them running."""
+"""A cluster of processes on this machine: `layout.py` defines nodes and ports, `supervisor.py` runs them."""
