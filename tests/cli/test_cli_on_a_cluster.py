@@ -248,7 +248,7 @@ def test_a_broker_that_was_forgotten_too_early_is_drained_still(
 def test_a_plan_that_cannot_be_carried_out_is_refused_in_words(moldau: Moldau, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     plan.write_text('{"version": 1, "partitions": [{"topic": "orders", "partition": 0, "replicas": [1, 9]}]}')
-    assert "brokers that do not serve: 9" in moldau("reassign", "execute", str(plan), code=1)
+    assert "unavailable brokers: 9" in moldau("reassign", "execute", str(plan), code=1)
     plan.write_text('{"version": 1, "partitions": [{"topic": "orders", "partition": 99, "replicas": [1]}]}')
     assert "unknown partitions: orders-99" in moldau("reassign", "execute", str(plan), code=1)
     plan.write_text("{")

@@ -107,7 +107,7 @@ def test_debug_shows_the_traceback_wherever_it_stands(where: str, nobody: str) -
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["topic", "list", "-b", "host:port"], "has no valid port"),
+        (["topic", "list", "-b", "host:port"], "has an invalid port"),
         (["topic", "create", "t", "-c", "retention.ms"], "write it as KEY=VALUE"),
         (["topic", "alter", "t"], "nothing to alter"),
         (["config", "set", "topic", "t"], "nothing to change"),
