@@ -39,7 +39,7 @@ class Held:
         assert api is not None
         api.handle = self.handle
 
-    async def handle(self, request: Any, context: RequestContext) -> Any:  # noqa: ARG002
+    async def handle(self, request: Any, context: RequestContext[Any]) -> Any:  # noqa: ARG002
         self.begun.append(context.correlation_id)
         context.weight = self._weight
         go = self._go[context.correlation_id] = asyncio.Event()
@@ -135,7 +135,7 @@ def fat_answers(scene: Scene) -> list[int]:
     """ApiVersions gets answers of 20 kB; the list grows as requests begin."""
     begun: list[int] = []
 
-    async def handle(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:  # noqa: ARG001
+    async def handle(request: ApiVersionsRequest, context: RequestContext[Any]) -> ApiVersionsResponse:  # noqa: ARG001
         begun.append(context.correlation_id)
         return ApiVersionsResponse(api_keys=[ApiVersionsResponse.ApiVersion()] * (ANSWER_BYTES // 6))
 
@@ -181,7 +181,7 @@ def test_throttled_connection_is_read_again_after_the_throttle_time() -> None:
     async def script(scene: Scene) -> None:
         throttles = iter((3000, 1000, 0))
 
-        async def handle(request: Any, context: RequestContext) -> ApiVersionsResponse:  # noqa: ARG001
+        async def handle(request: Any, context: RequestContext[Any]) -> ApiVersionsResponse:  # noqa: ARG001
             context.throttle_ms = next(throttles)
             return ApiVersionsResponse()
 
@@ -206,7 +206,7 @@ def test_longest_throttle_wins() -> None:
         throttles = {1: (1, 5000), 2: (2, 1000)}  # by correlation id: answered after so many seconds, throttled so long
         begun: list[float] = []
 
-        async def handle(request: Any, context: RequestContext) -> ApiVersionsResponse:  # noqa: ARG001
+        async def handle(request: Any, context: RequestContext[Any]) -> ApiVersionsResponse:  # noqa: ARG001
             begun.append(scene.simulation.now_s)
             wait_s, context.throttle_ms = throttles.get(context.correlation_id, (0, 0))
             await asyncio.sleep(wait_s)

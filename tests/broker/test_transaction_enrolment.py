@@ -29,7 +29,7 @@ class Oracle:
         key = AddPartitionsToTxnRequest.API_KEY
         apis[key] = Api(key, "AddPartitionsToTxn", 0, 5, self.handle, self.error_response)
 
-    async def handle(self, request: AddPartitionsToTxnRequest, context: RequestContext) -> Answer:
+    async def handle(self, request: AddPartitionsToTxnRequest, context: RequestContext[Any]) -> Answer:
         assert context.api_version >= 4
         self.asked.append(request)
         if self.meanwhile is not None:

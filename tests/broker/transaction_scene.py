@@ -192,7 +192,7 @@ class Sink:
             patch.setattr(write_txn_markers, "handle", self.handle)
             yield
 
-    async def handle(self, request: WriteTxnMarkersRequest, context: RequestContext) -> WriteTxnMarkersResponse:  # noqa: ARG002
+    async def handle(self, request: WriteTxnMarkersRequest, context: RequestContext[Any]) -> WriteTxnMarkersResponse:  # noqa: ARG002
         self.requests += 1
         await self.is_open.wait()
         return WriteTxnMarkersResponse(markers=[self._answer(marker) for marker in request.markers])

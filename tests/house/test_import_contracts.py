@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from house.source import ROOT
 
+TYPES_ONLY = "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    import moldau.broker.controllers"
+
 
 def lint(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -32,6 +34,11 @@ def lint(folder: Path) -> subprocess.CompletedProcess[str]:
         ("wire/talking.py", "import socket", "do no I/O"),
         ("newcomer/__init__.py", "", "Imports point down"),
         ("broker/network/api.py", "import moldau.broker.handlers", "The network knows frames"),
+        ("broker/partitions/upward.py", "import moldau.broker.fetch", "Layers of the broker"),
+        ("broker/handlers/whole.py", "import moldau.broker.broker", "Layers of the broker"),
+        ("broker/handlers/connected.py", "import moldau.broker.network", "Layers of the broker"),
+        ("broker/drivers/typed.py", TYPES_ONLY, "Layers of the broker"),
+        ("broker/newcomer.py", "", "Layers of the broker"),
         ("cli/development.py", "import moldau_dev", "without the development tools"),
         ("../pyspark_moldau/java.py", "import moldau.pipelines", "above the client and below the pipelines"),
         ("../pyspark_moldau/source/both.py", "import pyspark_moldau.sink", "Layers of the Spark data source"),
@@ -53,8 +60,10 @@ def skeleton(folder: Path) -> None:
     """The empty layers with the contracts of the real tree."""
     shutil.copy(ROOT / "pyproject.toml", folder)
     layered = [ROOT / "src/moldau", ROOT / "src/moldau/broker", ROOT / "src/pyspark_moldau"]
+    modules = sorted((ROOT / "src/moldau/broker").glob("*.py"))
     packages = [ROOT / "src/moldau_dev", *layered, *(each for root in layered for each in sorted(root.glob("*/")))]
-    for init in [package / "__init__.py" for package in packages if (package / "__init__.py").exists()]:
-        copy = folder / init.relative_to(ROOT)
+    inits = [package / "__init__.py" for package in packages if (package / "__init__.py").exists()]
+    for path in [*inits, *modules]:
+        copy = folder / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text("")

@@ -18,7 +18,7 @@ from moldau.wire.follower_fetch import FETCH, FollowerFetchRequest, read_request
 from moldau.wire.framing import frame_response
 
 if TYPE_CHECKING:
-    from moldau.broker.broker import Broker
+    from moldau.broker.fastpath.hosts import FollowerFetchFastPathHost
     from moldau.broker.requests.context import RequestContext
     from moldau.broker.runtime.meters import ApiMeter
     from moldau.model.ports import Piece
@@ -74,7 +74,7 @@ class FollowerFetchFastPath:
 
     tolerates_delay: Final = False
 
-    def __init__(self, connection: FastPathConnection, broker: "Broker", meter: "ApiMeter") -> None:
+    def __init__(self, connection: FastPathConnection, broker: "FollowerFetchFastPathHost", meter: "ApiMeter") -> None:
         self._connection = connection
         self._broker = broker
         self._meter = meter
@@ -200,7 +200,13 @@ class FollowerFetchFastPath:
         """The follower starts a new session on its next connection."""
         self._connection.fail("follower fetch", error)
 
-    def learn(self, frame: memoryview, request: Any, context: "RequestContext", response: Any) -> None:  # noqa: ARG002
+    def learn(
+        self,
+        frame: memoryview,  # noqa: ARG002 - the common signature
+        request: Any,  # noqa: ARG002
+        context: "RequestContext[FollowerFetchFastPathHost]",
+        response: Any,  # noqa: ARG002
+    ) -> None:
         """Authorize the next fetches; the session holds the rest of what they repeat."""
         is_allowed = context.is_allowed(Operation.CLUSTER_ACTION, CLUSTER)
         self._generation = self._authorizer.generation if is_allowed else None
@@ -217,7 +223,10 @@ class FollowerFetchFastPath:
 
 
 def create(
-    connection: FastPathConnection, request: Any, context: "RequestContext", meter: "ApiMeter"
+    connection: FastPathConnection,
+    request: Any,
+    context: "RequestContext[FollowerFetchFastPathHost]",
+    meter: "ApiMeter",
 ) -> FastPath | None:
     if follower_fetch.replica_of(request) < 0 or context.is_from_controllers:  # a consumer, or the metadata log
         return None

@@ -14,7 +14,7 @@ from moldau.model.errors import KafkaError
 from moldau.wire.framing import frame_response
 
 if TYPE_CHECKING:
-    from moldau.broker.broker import Broker
+    from moldau.broker.fastpath.hosts import FastPathHost
     from moldau.broker.requests.context import RequestContext
     from moldau.broker.runtime.meters import ApiMeter
 
@@ -34,7 +34,7 @@ _CORRELATION_POSITION: Final = 4  # in a response, behind its length
 class RepeatFactory(Protocol):
     """Makes the `Repeat` of a request that was handled; None if its response will not be the same again."""
 
-    def __call__(self, request: Any, context: "RequestContext", response: Any) -> Repeat | None: ...
+    def __call__(self, request: Any, context: "RequestContext[Any]", response: Any) -> Repeat | None: ...
 
 
 class CachedHeartbeat:
@@ -86,7 +86,7 @@ class HeartbeatFastPath:
     tolerates_delay: Final = True  # a session timeout is seconds
 
     def __init__(
-        self, connection: FastPathConnection, broker: "Broker", meter: "ApiMeter", make_repeat: RepeatFactory
+        self, connection: FastPathConnection, broker: "FastPathHost", meter: "ApiMeter", make_repeat: RepeatFactory
     ) -> None:
         self._connection = connection
         self._broker = broker
@@ -114,7 +114,7 @@ class HeartbeatFastPath:
         connection.responses.send([heartbeat.response_to(frame)])
         return True
 
-    def learn(self, frame: memoryview, request: Any, context: "RequestContext", response: Any) -> None:
+    def learn(self, frame: memoryview, request: Any, context: "RequestContext[FastPathHost]", response: Any) -> None:
         if response is None:
             return
         repeat = self._make_repeat(request, context, response)
@@ -137,7 +137,7 @@ class HeartbeatFastPath:
 def create(
     connection: FastPathConnection,
     request: Any,  # noqa: ARG001 - the common signature
-    context: "RequestContext",
+    context: "RequestContext[FastPathHost]",
     meter: "ApiMeter",
     *,
     make_repeat: RepeatFactory,

@@ -31,7 +31,7 @@ from moldau.wire.messages import ProduceRequest, ProduceResponse
 from moldau.wire.primitives import uvarint
 
 if TYPE_CHECKING:
-    from moldau.broker.broker import Broker
+    from moldau.broker.fastpath.hosts import ProduceFastPathHost
     from moldau.broker.requests.context import RequestContext
     from moldau.broker.runtime.meters import ApiMeter
     from moldau.model.ports import Piece
@@ -54,7 +54,7 @@ _LENGTH: Final = Struct(">i")
 _pack_correlation = _CORRELATION.pack_into
 _pack_numbers = _NUMBERS.pack_into
 
-RejectBatches = Callable[[ProduceRequest, KafkaError, "RequestContext"], ProduceResponse]
+RejectBatches = Callable[[ProduceRequest, KafkaError, "RequestContext[Any]"], ProduceResponse]
 
 
 class CachedRequest:
@@ -154,7 +154,11 @@ class ProduceFastPath:
     tolerates_delay: Final = False
 
     def __init__(
-        self, connection: FastPathConnection, broker: "Broker", meter: "ApiMeter", reject_batches: RejectBatches
+        self,
+        connection: FastPathConnection,
+        broker: "ProduceFastPathHost",
+        meter: "ApiMeter",
+        reject_batches: RejectBatches,
     ) -> None:
         self._meter = meter
         self._broker = broker
@@ -289,7 +293,13 @@ class ProduceFastPath:
 
     # -- the cache
 
-    def learn(self, frame: memoryview, request: ProduceRequest, context: "RequestContext", response: Any) -> None:  # noqa: ARG002 - the common signature
+    def learn(
+        self,
+        frame: memoryview,
+        request: ProduceRequest,
+        context: "RequestContext[ProduceFastPathHost]",
+        response: Any,  # noqa: ARG002 - the common signature
+    ) -> None:
         self._misses += 1
         version = context.api_version
         if request.acks not in (ACKS_ALL, ACKS_LEADER) or request.transactional_id is not None or version < OLDEST:
@@ -320,7 +330,7 @@ class ProduceFastPath:
             self._cached.clear()
             self._generation = self._authorizer.generation
 
-    def _partition(self, topic: Any, index: int, context: "RequestContext") -> Partition | None:
+    def _partition(self, topic: Any, index: int, context: "RequestContext[ProduceFastPathHost]") -> Partition | None:
         """The partition of a request, if its principal may write to the topic."""
         broker = self._broker
         name: str = topic.name
@@ -340,7 +350,7 @@ class ProduceFastPath:
 def create(
     connection: FastPathConnection,
     request: Any,  # noqa: ARG001 - the common signature
-    context: "RequestContext",
+    context: "RequestContext[ProduceFastPathHost]",
     meter: "ApiMeter",
     *,
     reject_batches: RejectBatches,

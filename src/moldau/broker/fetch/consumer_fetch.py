@@ -4,11 +4,11 @@ import asyncio
 from typing import Any, Final
 
 from moldau.broker.access import Operation
+from moldau.broker.fetch.contexts import ConsumerFetchContext
 from moldau.broker.fetch.replica_selector import select_preferred_replica
 from moldau.broker.fetch.sessions import Fetching, Key, Wanted
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.partitions.waiters import DelayedFetch
-from moldau.broker.requests.context import RequestContext
 from moldau.broker.requests.leader_hints import LeaderHints
 from moldau.broker.runtime.time_slice import ALONE, TimeSlice
 from moldau.model.errors import (
@@ -64,7 +64,7 @@ class _ReadResult:
         )
 
 
-async def handle(request: FetchRequest, context: RequestContext) -> FetchResponse:
+async def handle(request: FetchRequest, context: ConsumerFetchContext) -> FetchResponse:
     """Respond at once if there are enough bytes, an error, or no wait time; otherwise once enough bytes arrive."""
     sessions = context.broker.fetch_sessions
     fetching = sessions.begin(
@@ -82,7 +82,7 @@ async def handle(request: FetchRequest, context: RequestContext) -> FetchRespons
 
 
 async def _wait_for_more(
-    request: FetchRequest, fetching: Fetching, context: RequestContext, read: _ReadResult
+    request: FetchRequest, fetching: Fetching, context: ConsumerFetchContext, read: _ReadResult
 ) -> _ReadResult:
     """Wait until enough bytes have arrived, or until the deadline."""
     context.weight = min(ALONE, 1 + len(read.partitions) // PARTITIONS_PER_WEIGHT)
@@ -111,7 +111,7 @@ def _is_blocked_by_transaction(request: FetchRequest, read: _ReadResult) -> bool
     )
 
 
-async def _check_leadership(read: _ReadResult, fetching: Fetching, context: RequestContext) -> None:
+async def _check_leadership(read: _ReadResult, fetching: Fetching, context: ConsumerFetchContext) -> None:
     """Check the leadership before responding OFFSET_OUT_OF_RANGE to a fetch beyond the log end offset.
 
     The consumer may have read those offsets from a newer leader that this broker does not know of yet, and would reset
@@ -125,7 +125,9 @@ async def _check_leadership(read: _ReadResult, fetching: Fetching, context: Requ
             read.results[key] = _error_result(fetching.wanted[key], error, context)
 
 
-def _confirm_leadership(wanted: Wanted, partition: Partition, context: RequestContext) -> asyncio.Future[bool] | bool:
+def _confirm_leadership(
+    wanted: Wanted, partition: Partition, context: ConsumerFetchContext
+) -> asyncio.Future[bool] | bool:
     """Whether this log is complete. A follower may lag, but an epoch-aware consumer then checks with the leader."""
     leading = partition.leading
     if leading is None:
@@ -141,7 +143,7 @@ def _is_cached(records: FileSlice) -> bool:
     return records.file.is_cached(probed_bytes, records.position)
 
 
-async def _read(request: FetchRequest, fetching: Fetching, context: RequestContext) -> _ReadResult:
+async def _read(request: FetchRequest, fetching: Fetching, context: ConsumerFetchContext) -> _ReadResult:
     read = _ReadResult()
     left_bytes = min(request.max_bytes, context.broker.settings.fetch_max_bytes)
     turn = TimeSlice(context) if len(fetching.wanted) > PARTITIONS_PER_WEIGHT else None
@@ -156,7 +158,12 @@ async def _read(request: FetchRequest, fetching: Fetching, context: RequestConte
 
 
 def _read_one(
-    request: FetchRequest, key: Key, wanted: Wanted, context: RequestContext, read: _ReadResult, left_bytes: int
+    request: FetchRequest,
+    key: Key,
+    wanted: Wanted,
+    context: ConsumerFetchContext,
+    read: _ReadResult,
+    left_bytes: int,
 ) -> Any:
     try:
         partition = _find(wanted, context)
@@ -176,7 +183,7 @@ def _read_one(
     return result
 
 
-def _find(wanted: Wanted, context: RequestContext) -> Partition:
+def _find(wanted: Wanted, context: ConsumerFetchContext) -> Partition:
     name = wanted.topic
     if not name:
         topic = context.broker.image.topics_by_id.get(TopicId(wanted.topic_id))
@@ -244,7 +251,7 @@ def _redirect(wanted: Wanted, partition: Partition, replica: int) -> Any:
     )
 
 
-def _error_result(wanted: Wanted, error: KafkaError, context: RequestContext) -> Any:
+def _error_result(wanted: Wanted, error: KafkaError, context: ConsumerFetchContext) -> Any:
     result = PartitionResult(
         partition_index=wanted.index,
         error_code=int(error.code),
@@ -261,7 +268,7 @@ def _error_result(wanted: Wanted, error: KafkaError, context: RequestContext) ->
     return result
 
 
-def _response(fetching: Fetching, read: _ReadResult, context: RequestContext) -> FetchResponse:
+def _response(fetching: Fetching, read: _ReadResult, context: ConsumerFetchContext) -> FetchResponse:
     topics: dict[str | bytes, list[Any]] = {}
     responses = []
     for key, result in read.results.items():

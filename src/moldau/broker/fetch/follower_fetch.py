@@ -1,9 +1,10 @@
 """Follower fetch, leader side: read up to the log end; the fetch offset counts towards the high watermark."""
 
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from moldau.broker.access import CLUSTER, Operation
+from moldau.broker.fetch.contexts import FollowerFetchContext, FollowerFetchHost
 from moldau.broker.fetch.replica_sessions import ReplicaFetchSession, SessionPartition
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.runtime.time_slice import ALONE, TimeSlice
@@ -20,10 +21,6 @@ from moldau.model.ids import NO_EPOCH, NO_OFFSET, TopicId
 from moldau.model.ports import Executor, FileSlice
 from moldau.model.protocol import FETCH_REPLICA_STATE_FROM, NO_FETCH_SESSION
 from moldau.wire.messages import FetchRequest, FetchResponse
-
-if TYPE_CHECKING:
-    from moldau.broker.broker import Broker
-    from moldau.broker.requests.context import RequestContext
 
 WAIT_MS_MAX: Final = 30_000
 PARTITIONS_AT_ONCE: Final = 128  # without yielding in between
@@ -52,7 +49,7 @@ class FollowerRead:
         self.is_urgent = False  # an error or a divergence: do not delay the response
 
 
-async def handle(request: FetchRequest, context: "RequestContext") -> FetchResponse:
+async def handle(request: FetchRequest, context: FollowerFetchContext) -> FetchResponse:
     """Respond at once if there is news, otherwise when there is, or at the follower's max wait."""
     session = _begin(request, context)
     try:
@@ -68,7 +65,7 @@ async def handle(request: FetchRequest, context: "RequestContext") -> FetchRespo
             session.end()
 
 
-def _begin(request: FetchRequest, context: "RequestContext") -> ReplicaFetchSession:
+def _begin(request: FetchRequest, context: FollowerFetchContext) -> ReplicaFetchSession:
     broker = context.broker
     context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
     if context.api_version < FETCH_REPLICA_STATE_FROM:
@@ -86,7 +83,7 @@ def _begin(request: FetchRequest, context: "RequestContext") -> ReplicaFetchSess
     return session
 
 
-def _find(topic_id: bytes, index: int, context: "RequestContext") -> Partition | None:
+def _find(topic_id: bytes, index: int, context: FollowerFetchContext) -> Partition | None:
     partitions = context.broker.partitions
     topic = partitions.image.topics_by_id.get(TopicId(topic_id))
     return None if topic is None else partitions.find(topic.name, index)
@@ -100,7 +97,7 @@ def look_again(session: ReplicaFetchSession, reading: FollowerRead) -> None:
 
 
 async def _wait(
-    session: ReplicaFetchSession, request: FetchRequest, reading: FollowerRead, context: "RequestContext"
+    session: ReplicaFetchSession, request: FetchRequest, reading: FollowerRead, context: FollowerFetchContext
 ) -> FollowerRead:
     look_again(session, reading)
     context.weight = WAITING_WEIGHT
@@ -112,7 +109,7 @@ async def _wait(
     return await _read(session, request.max_bytes, context)
 
 
-def read_ready(session: ReplicaFetchSession, max_bytes: int, broker: "Broker") -> FollowerRead:
+def read_ready(session: ReplicaFetchSession, max_bytes: int, broker: FollowerFetchHost) -> FollowerRead:
     """Read partitions with news, until the response is full or large; the rest goes with the next one."""
     reading = FollowerRead(max_bytes)
     for followed in list(islice(session.ready, PARTITIONS_AT_ONCE)):
@@ -124,7 +121,7 @@ def read_ready(session: ReplicaFetchSession, max_bytes: int, broker: "Broker") -
     return reading
 
 
-async def _read(session: ReplicaFetchSession, max_bytes: int, context: "RequestContext") -> FollowerRead:
+async def _read(session: ReplicaFetchSession, max_bytes: int, context: FollowerFetchContext) -> FollowerRead:
     """Read every partition with news, until the response is full; the rest comes first the next time."""
     reading = FollowerRead(max_bytes)
     turn = TimeSlice(context)
@@ -144,7 +141,7 @@ async def _read(session: ReplicaFetchSession, max_bytes: int, context: "RequestC
     return reading
 
 
-def _read_one(followed: SessionPartition, reading: FollowerRead, broker: "Broker") -> Any:
+def _read_one(followed: SessionPartition, reading: FollowerRead, broker: FollowerFetchHost) -> Any:
     """The response for one partition; None if there is no news."""
     session = followed.session
     del session.ready[followed]
@@ -166,7 +163,7 @@ def _read_one(followed: SessionPartition, reading: FollowerRead, broker: "Broker
         )
 
 
-def _check(followed: SessionPartition, partition: Partition | None, broker: "Broker") -> None:
+def _check(followed: SessionPartition, partition: Partition | None, broker: FollowerFetchHost) -> None:
     if partition is None:
         image = broker.partitions.image
         if TopicId(followed.key[0]) not in image.topics_by_id:
@@ -181,7 +178,9 @@ def _check(followed: SessionPartition, partition: Partition | None, broker: "Bro
         raise NotLeaderOrFollower(f"{partition.name} has only one replica.")
 
 
-def _read_partition(followed: SessionPartition, partition: Partition, reading: FollowerRead, broker: "Broker") -> Any:
+def _read_partition(
+    followed: SessionPartition, partition: Partition, reading: FollowerRead, broker: FollowerFetchHost
+) -> Any:
     log, leading, offset = partition.log, partition.leading, followed.offset
     assert leading is not None
     if not followed.is_counted:

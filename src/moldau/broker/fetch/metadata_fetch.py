@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from moldau.broker.drivers.delayed_fetches import FetchResult
 from moldau.broker.drivers.quorum_messages import FETCH_BYTES_MAX
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.fetch.contexts import MetadataFetchContext
 from moldau.broker.requests.quorum_requests import check_member, leader_endpoints
 from moldau.machines.raft import FetchRequested, OffsetAndEpoch, ReplicaKey, RespondToFetch, Ticket
 from moldau.model.errors import ErrorCode, InvalidRequest
@@ -24,7 +24,7 @@ WAIT_MS_MAX: Final = 10_000
 PartitionAnswer = FetchResponse.PartitionData
 
 
-async def handle(request: FetchRequest, context: RequestContext) -> FetchResponse:
+async def handle(request: FetchRequest, context: MetadataFetchContext) -> FetchResponse:
     """Wait for records, or for a new high watermark."""
     check_member(request.cluster_id, context)
     wanted = _only_partition(request.topics, context.api_version)

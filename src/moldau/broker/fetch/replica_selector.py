@@ -1,14 +1,14 @@
 """The preferred read replica of a consumer (KIP-392): one in its own rack, if the rack-aware selector is set."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from moldau.broker.fetch.contexts import ConsumerFetchContext
 from moldau.broker.partitions.partition import Partition
 
-if TYPE_CHECKING:
-    from moldau.broker.requests.context import RequestContext
 
-
-def select_preferred_replica(request: Any, offset: int, partition: Partition, context: "RequestContext") -> int | None:
+def select_preferred_replica(
+    request: Any, offset: int, partition: Partition, context: ConsumerFetchContext
+) -> int | None:
     """The follower that the consumer should fetch from, if there is a better replica than this one."""
     leading = partition.leading
     if leading is None or not request.rack_id:

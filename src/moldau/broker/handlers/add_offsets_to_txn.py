@@ -3,8 +3,8 @@
 from typing import Final
 
 from moldau.broker.access import Operation, Resource, ResourceKind
+from moldau.broker.handlers.contexts import TxnContext
 from moldau.broker.internal_topics import OFFSETS_TOPIC, partition_for
-from moldau.broker.requests.context import RequestContext
 from moldau.broker.transactions.error_mapping import FIRST_VERSION, error_for_version
 from moldau.machines.transactions import ProducerIdentity
 from moldau.model.errors import CoordinatorNotAvailable, KafkaError
@@ -14,7 +14,7 @@ from moldau.wire.messages import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 FENCING_FROM: Final = 2
 
 
-async def handle(request: AddOffsetsToTxnRequest, context: RequestContext) -> AddOffsetsToTxnResponse:
+async def handle(request: AddOffsetsToTxnRequest, context: TxnContext) -> AddOffsetsToTxnResponse:
     """Add the partition; the producer then commits the offsets with the group coordinator (TxnOffsetCommit)."""
     context.authorize(Operation.WRITE, Resource(ResourceKind.TRANSACTIONAL_ID, request.transactional_id))
     context.authorize_group(Operation.READ, request.group_id)
@@ -29,7 +29,7 @@ async def handle(request: AddOffsetsToTxnRequest, context: RequestContext) -> Ad
     return AddOffsetsToTxnResponse()
 
 
-async def _offsets_partition(group_id: str, context: RequestContext) -> TopicPartition:
+async def _offsets_partition(group_id: str, context: TxnContext) -> TopicPartition:
     """Find the group's partition; a producer may come before any consumer, so the topic may have to be created."""
     broker = context.broker
     if OFFSETS_TOPIC not in broker.image.topics:

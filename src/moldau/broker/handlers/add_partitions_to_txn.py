@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from moldau.broker.access import CLUSTER, Operation, Resource, ResourceKind
+from moldau.broker.handlers.contexts import TxnContext
 from moldau.broker.internal_topics import is_internal
-from moldau.broker.requests.context import RequestContext
 from moldau.broker.transactions.error_mapping import EPOCH_PER_TRANSACTION, FIRST_VERSION, error_for_version
 from moldau.machines.transactions import ProducerIdentity
 from moldau.model.errors import ErrorCode, KafkaError
@@ -22,7 +22,7 @@ TopicResult = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
 Result = AddPartitionsToTxnResponse.AddPartitionsToTxnResult
 
 
-async def handle(request: AddPartitionsToTxnRequest, context: RequestContext) -> AddPartitionsToTxnResponse:
+async def handle(request: AddPartitionsToTxnRequest, context: TxnContext) -> AddPartitionsToTxnResponse:
     """Add all partitions of a transaction or none; each partition gets its own error code."""
     if context.api_version >= BATCHED_FROM:
         context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
@@ -38,7 +38,7 @@ async def handle(request: AddPartitionsToTxnRequest, context: RequestContext) ->
     )
 
 
-async def _for_client(request: AddPartitionsToTxnRequest, context: RequestContext) -> Mapping[TopicPartition, int]:
+async def _for_client(request: AddPartitionsToTxnRequest, context: TxnContext) -> Mapping[TopicPartition, int]:
     transactional_id = request.v3_and_below_transactional_id
     context.authorize(Operation.WRITE, Resource(ResourceKind.TRANSACTIONAL_ID, transactional_id))
     partitions = _partitions(request.v3_and_below_topics)
@@ -56,14 +56,14 @@ async def _for_client(request: AddPartitionsToTxnRequest, context: RequestContex
     return {}
 
 
-async def _for_brokers(requested: Sequence[Requested], context: RequestContext) -> list[Mapping[TopicPartition, int]]:
+async def _for_brokers(requested: Sequence[Requested], context: TxnContext) -> list[Mapping[TopicPartition, int]]:
     """Handle transactions concurrently. The usual single transaction needs no task of its own."""
     if len(requested) == 1:
         return [await _for_broker(requested[0], context)]
     return await asyncio.gather(*(_for_broker(each, context) for each in requested))
 
 
-async def _for_broker(requested: Requested, context: RequestContext) -> Mapping[TopicPartition, int]:
+async def _for_broker(requested: Requested, context: TxnContext) -> Mapping[TopicPartition, int]:
     partitions = _partitions(requested.topics)
     rejected = _unknown(partitions, context)
     if rejected:
@@ -86,13 +86,13 @@ def _partitions(topics: Topics) -> list[TopicPartition]:
     return [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
 
 
-def _unauthorized(partitions: Sequence[TopicPartition], context: RequestContext) -> dict[TopicPartition, int]:
+def _unauthorized(partitions: Sequence[TopicPartition], context: TxnContext) -> dict[TopicPartition, int]:
     """Internal topics are rejected as well: no client may write to them in a transaction."""
     rejected = {each for each in partitions if is_internal(each.topic) or not context.may(Operation.WRITE, each.topic)}
     return _reject_all(partitions, rejected, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 
-def _unknown(partitions: Sequence[TopicPartition], context: RequestContext) -> dict[TopicPartition, int]:
+def _unknown(partitions: Sequence[TopicPartition], context: TxnContext) -> dict[TopicPartition, int]:
     image = context.broker.image
     return _reject_all(
         partitions,

@@ -1,14 +1,14 @@
 """AddRaftVoter: turn a controller that has caught up with the metadata log into a voter."""
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import QuorumContext
 from moldau.broker.requests.quorum_requests import check_cluster, endpoints_in
 from moldau.machines.raft import AddVoterRequested, RespondToVoterChange, Ticket, Voter
 from moldau.model.ids import NodeId
 from moldau.wire.messages import AddRaftVoterRequest, AddRaftVoterResponse
 
 
-async def handle(request: AddRaftVoterRequest, context: RequestContext) -> AddRaftVoterResponse:
+async def handle(request: AddRaftVoterRequest, context: QuorumContext) -> AddRaftVoterResponse:
     """Add one voter at a time; respond once the new voter set has committed the change, or with an error."""
     context.authorize(Operation.ALTER, CLUSTER)
     check_cluster(request.cluster_id, context)

@@ -1,11 +1,11 @@
 """AllocateProducerIds: allocate a block of producer ids to a broker."""
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import QuorumContext
 from moldau.wire.messages import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 
 
-async def handle(request: AllocateProducerIdsRequest, context: RequestContext) -> AllocateProducerIdsResponse:
+async def handle(request: AllocateProducerIdsRequest, context: QuorumContext) -> AllocateProducerIdsResponse:
     """Respond once the block is committed, so that no two brokers ever get the same one."""
     context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
     block = await context.broker.metadata.write(

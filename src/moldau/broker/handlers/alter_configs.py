@@ -1,7 +1,7 @@
 """AlterConfigs (legacy): replace all configs of each resource."""
 
 from moldau.broker.handlers.config_alteration import alter, rejected
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import QuorumContext
 from moldau.machines.metadata.configs import Replacement
 from moldau.machines.metadata.image import Resource
 from moldau.model.errors import KafkaError
@@ -11,7 +11,7 @@ Requested = AlterConfigsRequest.AlterConfigsResource
 Result = AlterConfigsResponse.AlterConfigsResourceResponse
 
 
-async def handle(request: AlterConfigsRequest, context: RequestContext) -> AlterConfigsResponse:
+async def handle(request: AlterConfigsRequest, context: QuorumContext) -> AlterConfigsResponse:
     """Alter or reject each resource on its own."""
     results = await alter(
         request,

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import QuorumContext
 from moldau.machines.metadata.alter_partition import IsrProposal, IsrResult
 from moldau.model.ids import NO_EPOCH, TopicId
 from moldau.wire.messages import AlterPartitionRequest, AlterPartitionResponse
 
 
-async def handle(request: AlterPartitionRequest, context: RequestContext) -> AlterPartitionResponse:
+async def handle(request: AlterPartitionRequest, context: QuorumContext) -> AlterPartitionResponse:
     """On the active controller: return each partition's current state, or why the proposal was rejected."""
     context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
     proposals = list(_proposals(request))

@@ -1,7 +1,7 @@
 """AlterPartitionReassignments: move partitions to other brokers, or cancel a move."""
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import QuorumContext
 from moldau.machines.metadata.reassignments import Reassigned, Reassignment
 from moldau.wire.messages import AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse
 
@@ -10,7 +10,7 @@ PartitionResult = AlterPartitionReassignmentsResponse.ReassignablePartitionRespo
 
 
 async def handle(
-    request: AlterPartitionReassignmentsRequest, context: RequestContext
+    request: AlterPartitionReassignmentsRequest, context: QuorumContext
 ) -> AlterPartitionReassignmentsResponse:
     """Respond once the moves have started; start or reject each partition's on its own."""
     context.authorize(Operation.ALTER, CLUSTER)

@@ -1,7 +1,7 @@
 """AlterReplicaLogDirs: move a replica to another log directory. This broker has one, so there is nothing to move."""
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import LogContext
 from moldau.model.errors import (
     ErrorCode,
     KafkaError,
@@ -15,7 +15,7 @@ Result = AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult
 TopicResult = AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult
 
 
-async def handle(request: AlterReplicaLogDirsRequest, context: RequestContext) -> AlterReplicaLogDirsResponse:
+async def handle(request: AlterReplicaLogDirsRequest, context: LogContext) -> AlterReplicaLogDirsResponse:
     """Accept this broker's own log directory for replicas that exist here; any other path is an error."""
     context.authorize(Operation.ALTER, CLUSTER)
     codes: dict[str, dict[int, ErrorCode]] = {}
@@ -27,7 +27,7 @@ async def handle(request: AlterReplicaLogDirsRequest, context: RequestContext) -
     return _response(codes)
 
 
-def _result(path: str, topic: str, index: int, context: RequestContext) -> ErrorCode:
+def _result(path: str, topic: str, index: int, context: LogContext) -> ErrorCode:
     try:
         if path != context.broker.data_folder:
             raise LogDirNotFound(f"This broker's log directory is {context.broker.data_folder}, not {path}.")
@@ -37,7 +37,7 @@ def _result(path: str, topic: str, index: int, context: RequestContext) -> Error
     return ErrorCode.NONE
 
 
-def _check_presence(topic: str, index: int, context: RequestContext) -> None:
+def _check_presence(topic: str, index: int, context: LogContext) -> None:
     try:
         context.broker.partitions.get_replica(topic, index)
     except NotLeaderOrFollower:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import ClusterContext
 from moldau.broker.requests.router import Api, ServedOn
 from moldau.machines.metadata.image import VersionRange
 from moldau.machines.raft import KRAFT_VERSION, KRAFT_VERSION_FEATURE
@@ -20,7 +20,7 @@ SERVED: Final = (0, 4)
 Entry = ApiVersionsResponse.ApiVersion
 
 
-async def handle(request: ApiVersionsRequest, context: RequestContext, apis: Sequence[Api]) -> ApiVersionsResponse:
+async def handle(request: ApiVersionsRequest, context: ClusterContext, apis: Sequence[Api]) -> ApiVersionsResponse:
     """Compute the response from the handler table, so that only implemented APIs are advertised."""
     version = context.api_version
     if version >= NAMED_FROM and not (

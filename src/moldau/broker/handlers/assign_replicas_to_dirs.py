@@ -1,7 +1,7 @@
 """AssignReplicasToDirs: a broker reports which directory its replicas are in, or that they are lost."""
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import QuorumContext
 from moldau.machines.metadata.replica_dirs import ReplicaDirAssignment, ReplicaDirResult
 from moldau.model.ids import DirectoryId, TopicId
 from moldau.wire.messages import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
@@ -9,7 +9,7 @@ from moldau.wire.messages import AssignReplicasToDirsRequest, AssignReplicasToDi
 Results = dict[bytes, dict[bytes, list[AssignReplicasToDirsResponse.PartitionData]]]
 
 
-async def handle(request: AssignReplicasToDirsRequest, context: RequestContext) -> AssignReplicasToDirsResponse:
+async def handle(request: AssignReplicasToDirsRequest, context: QuorumContext) -> AssignReplicasToDirsResponse:
     """On the active controller: assign each replica on its own."""
     context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
     placed = [

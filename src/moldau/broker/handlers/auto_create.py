@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from typing import Final
 
-from moldau.broker.broker import Broker
 from moldau.broker.controllers.topic_creation import request_topics
 from moldau.broker.groups.offsets_topic import new_offsets_topic
+from moldau.broker.handlers.contexts import ClusterContext, ClusterHost
 from moldau.broker.internal_topics import OFFSETS_TOPIC, STATE_TOPIC
-from moldau.broker.requests.context import RequestContext
 from moldau.broker.transactions.state_topic import new_state_topic
 from moldau.machines.metadata.topics import NewTopic
 from moldau.model.errors import (
@@ -25,7 +24,7 @@ TOPICS_PER_REQUEST_MAX: Final = 1000
 _NEW_INTERNAL_TOPICS: Final = {OFFSETS_TOPIC: new_offsets_topic, STATE_TOPIC: new_state_topic}
 
 
-async def auto_create(broker: Broker, names: Sequence[str], context: RequestContext) -> dict[str, KafkaError]:
+async def auto_create(broker: ClusterHost, names: Sequence[str], context: ClusterContext) -> dict[str, KafkaError]:
     """Create the named topics; return the error of each topic that could not be created."""
     rejected = await _attempt(broker, names, context)
     for name, error in rejected.items():
@@ -34,7 +33,7 @@ async def auto_create(broker: Broker, names: Sequence[str], context: RequestCont
     return rejected
 
 
-async def _attempt(broker: Broker, names: Sequence[str], context: RequestContext) -> dict[str, KafkaError]:
+async def _attempt(broker: ClusterHost, names: Sequence[str], context: ClusterContext) -> dict[str, KafkaError]:
     wanted = [
         _NEW_INTERNAL_TOPICS[name](broker) if name in _NEW_INTERNAL_TOPICS else NewTopic(name)
         for name in dict.fromkeys(names[:TOPICS_PER_REQUEST_MAX])

@@ -1,6 +1,6 @@
 """BeginQuorumEpoch: the new leader of the metadata quorum announces itself."""
 
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import QuorumContext
 from moldau.broker.requests.quorum_requests import check_member, endpoints_in, leader_endpoints, only_partition
 from moldau.machines.raft import BeginQuorumRequested, ReplicaKey, RespondToQuorumEpoch, Ticket
 from moldau.model.ids import NodeId
@@ -8,7 +8,7 @@ from moldau.model.protocol import METADATA_PARTITION, METADATA_TOPIC, VOTER_KEY_
 from moldau.wire.messages import BeginQuorumEpochRequest, BeginQuorumEpochResponse
 
 
-async def handle(request: BeginQuorumEpochRequest, context: RequestContext) -> BeginQuorumEpochResponse:
+async def handle(request: BeginQuorumEpochRequest, context: QuorumContext) -> BeginQuorumEpochResponse:
     """Persist the leader that this node follows before responding."""
     check_member(request.cluster_id, context)
     requested = only_partition(request.topics)

@@ -1,12 +1,12 @@
 """BrokerHeartbeat: keep a broker alive; the response tells it whether it is fenced and whether it may shut down."""
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import QuorumContext
 from moldau.machines.metadata.heartbeats import BrokerHeartbeat
 from moldau.wire.messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 
 
-async def handle(request: BrokerHeartbeatRequest, context: RequestContext) -> BrokerHeartbeatResponse:
+async def handle(request: BrokerHeartbeatRequest, context: QuorumContext) -> BrokerHeartbeatResponse:
     """On the active controller; most heartbeats write no record."""
     context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
     heartbeat = BrokerHeartbeat(

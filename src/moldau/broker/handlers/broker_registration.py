@@ -1,7 +1,7 @@
 """BrokerRegistration: a broker joins the cluster, or re-registers after a restart."""
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import QuorumContext
 from moldau.machines.metadata.brokers import Registration
 from moldau.machines.metadata.image import ListenerImage, VersionRange
 from moldau.model.errors import InconsistentClusterId, InvalidRequest, KafkaError
@@ -9,7 +9,7 @@ from moldau.model.ids import NO_EPOCH, Address
 from moldau.wire.messages import BrokerRegistrationRequest, BrokerRegistrationResponse
 
 
-async def handle(request: BrokerRegistrationRequest, context: RequestContext) -> BrokerRegistrationResponse:
+async def handle(request: BrokerRegistrationRequest, context: QuorumContext) -> BrokerRegistrationResponse:
     """On the active controller: respond with the broker epoch once the registration is committed."""
     context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
     metadata = context.broker.metadata

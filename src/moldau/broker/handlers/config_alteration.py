@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from moldau.broker.access import CLUSTER, Operation, ResourceKind
 from moldau.broker.access import Resource as Protected
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import QuorumContext
 from moldau.machines.decision import Decision
 from moldau.machines.metadata.configs import ConfigsAltered
 from moldau.machines.metadata.image import Resource, ResourceType
@@ -17,7 +17,7 @@ from moldau.model.errors import InvalidRequest, KafkaError, PolicyViolation
 Change = TypeVar("Change")
 
 
-def rejection(resource: Resource, context: RequestContext) -> KafkaError | None:
+def rejection(resource: Resource, context: QuorumContext) -> KafkaError | None:
     """Return why this client may not alter the resource's configs, or None."""
     if resource.type == ResourceType.TOPIC:
         protected = Protected(ResourceKind.TOPIC, resource.name)
@@ -40,7 +40,7 @@ def rejection(resource: Resource, context: RequestContext) -> KafkaError | None:
     return None
 
 
-def _is_broker(name: str, context: RequestContext) -> bool:
+def _is_broker(name: str, context: QuorumContext) -> bool:
     """Whether this names a broker of the cluster, or is the cluster-wide default."""
     image = context.broker.image
     return not name or name in map(str, image.brokers) or name in map(str, image.controllers)
@@ -48,7 +48,7 @@ def _is_broker(name: str, context: RequestContext) -> bool:
 
 async def alter(
     request: Any,
-    context: RequestContext,
+    context: QuorumContext,
     result: Callable[..., Any],
     change: Callable[[Resource, Any], Change],
     decide: Callable[[MetadataMachine, list[Change]], Decision[Record, list[ConfigsAltered]]],

@@ -1,7 +1,7 @@
 """ConsumerGroupDescribe: consumer groups with their members, current and target assignments."""
 
 from moldau.broker.access import GROUP_OPERATIONS, Operation, Resource, ResourceKind
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import GroupContext
 from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import KafkaError, TopicAuthorizationFailed
 from moldau.wire.messages import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
@@ -9,7 +9,7 @@ from moldau.wire.messages import ConsumerGroupDescribeRequest, ConsumerGroupDesc
 Described = ConsumerGroupDescribeResponse.DescribedGroup
 
 
-async def handle(request: ConsumerGroupDescribeRequest, context: RequestContext) -> ConsumerGroupDescribeResponse:
+async def handle(request: ConsumerGroupDescribeRequest, context: GroupContext) -> ConsumerGroupDescribeResponse:
     """Describe or reject each group on its own."""
     turn = TimeSlice(context)
     groups = []
@@ -20,7 +20,7 @@ async def handle(request: ConsumerGroupDescribeRequest, context: RequestContext)
     return ConsumerGroupDescribeResponse(groups=groups)
 
 
-async def _describe(group_id: str, request: ConsumerGroupDescribeRequest, context: RequestContext) -> Described:
+async def _describe(group_id: str, request: ConsumerGroupDescribeRequest, context: GroupContext) -> Described:
     try:
         context.authorize_group(Operation.DESCRIBE, group_id)
         shard = context.broker.groups.shard_of(group_id)

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from moldau.broker.access import Operation
 from moldau.broker.groups.shard import Shard
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import GroupContext
 from moldau.machines.decision import REQUESTER, Decision
 from moldau.machines.groups.draft import Caller, Now
 from moldau.model.errors import TopicAuthorizationFailed
@@ -15,7 +15,7 @@ from moldau.wire.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHea
 Result = TypeVar("Result")
 
 
-async def handle(request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> ConsumerGroupHeartbeatResponse:
+async def handle(request: ConsumerGroupHeartbeatRequest, context: GroupContext) -> ConsumerGroupHeartbeatResponse:
     """Handle a heartbeat; if nothing changed it extends the session and writes no record."""
     context.authorize_group(Operation.READ, request.group_id)
     _check_topics(request, context)
@@ -44,18 +44,18 @@ def _only(decision: Decision[Any, Result] | None, shard: Shard) -> Decision[Any,
     return decision
 
 
-def _asker(context: RequestContext) -> Caller:
+def _asker(context: GroupContext) -> Caller:
     return Caller(context.client_id or "", context.client_host, context.api_version)
 
 
-def _check_topics(request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> None:
+def _check_topics(request: ConsumerGroupHeartbeatRequest, context: GroupContext) -> None:
     """Reject subscribed topics that the client may not describe; topics matched by a pattern are filtered instead."""
     if not all(context.may(Operation.DESCRIBE, name) for name in request.subscribed_topic_names or ()):
         raise TopicAuthorizationFailed("Not authorized to describe all subscribed topics.")
 
 
 def make_repeat(
-    request: ConsumerGroupHeartbeatRequest, context: RequestContext, response: ConsumerGroupHeartbeatResponse
+    request: ConsumerGroupHeartbeatRequest, context: GroupContext, response: ConsumerGroupHeartbeatResponse
 ) -> Callable[[float], bool] | None:
     """For the fast path: heartbeats of a member that owns its assignment are equal, and so are their responses."""
     if response.error_code or response.assignment is not None:

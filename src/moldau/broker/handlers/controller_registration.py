@@ -1,13 +1,13 @@
 """ControllerRegistration: a controller registers its listeners."""
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import QuorumContext
 from moldau.machines.metadata.image import ControllerImage, ListenerImage, VersionRange
 from moldau.model.ids import Address
 from moldau.wire.messages import ControllerRegistrationRequest, ControllerRegistrationResponse
 
 
-async def handle(request: ControllerRegistrationRequest, context: RequestContext) -> ControllerRegistrationResponse:
+async def handle(request: ControllerRegistrationRequest, context: QuorumContext) -> ControllerRegistrationResponse:
     """On the active controller: respond once the registration is committed."""
     context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
     controller = ControllerImage(

@@ -2,8 +2,8 @@
 
 from moldau.broker.access import Operation
 from moldau.broker.controllers.topic_creation import PLACEMENT_STARTS, check_room
+from moldau.broker.handlers.contexts import QuorumContext
 from moldau.broker.internal_topics import is_internal
-from moldau.broker.requests.context import RequestContext
 from moldau.machines.metadata.partitions import MorePartitions
 from moldau.model.errors import InvalidTopic, KafkaError, TopicAuthorizationFailed
 from moldau.wire.messages import CreatePartitionsRequest, CreatePartitionsResponse
@@ -12,7 +12,7 @@ Requested = CreatePartitionsRequest.CreatePartitionsTopic
 Result = CreatePartitionsResponse.CreatePartitionsTopicResult
 
 
-async def handle(request: CreatePartitionsRequest, context: RequestContext) -> CreatePartitionsResponse:
+async def handle(request: CreatePartitionsRequest, context: QuorumContext) -> CreatePartitionsResponse:
     """Extend or reject each topic on its own."""
     broker = context.broker
     results = []
@@ -38,7 +38,7 @@ async def handle(request: CreatePartitionsRequest, context: RequestContext) -> C
     return CreatePartitionsResponse(results=results)
 
 
-def _rejection(name: str, context: RequestContext) -> KafkaError | None:
+def _rejection(name: str, context: QuorumContext) -> KafkaError | None:
     """Internal topics are rejected: the partition count maps group and transactional ids to coordinators."""
     if not context.may(Operation.ALTER, name):
         return TopicAuthorizationFailed(f"Not authorized to alter topic {name}.")

@@ -5,7 +5,7 @@ from typing import Final
 
 from moldau.broker.access import CLUSTER, Operation, Resource, ResourceKind
 from moldau.broker.controllers.topic_creation import create_topics
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import QuorumContext
 from moldau.machines.metadata.topics import NewTopic, TopicCreated
 from moldau.model.errors import ErrorCode, InvalidRequest, KafkaError, TopicAuthorizationFailed
 from moldau.model.protocol import METADATA_TOPIC
@@ -17,7 +17,7 @@ Requested = CreateTopicsRequest.CreatableTopic
 Result = CreateTopicsResponse.CreatableTopicResult
 
 
-async def handle(request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsResponse:
+async def handle(request: CreateTopicsRequest, context: QuorumContext) -> CreateTopicsResponse:
     """Respond once the topics are committed and their partitions are open on this broker."""
     rejected = {topic.name: error for topic in request.topics if (error := _rejection(topic.name, context))}
     wanted = [_new_topic(topic) for topic in request.topics if topic.name not in rejected]
@@ -30,7 +30,7 @@ async def handle(request: CreateTopicsRequest, context: RequestContext) -> Creat
     return CreateTopicsResponse(topics=results)
 
 
-def _rejection(name: str, context: RequestContext) -> KafkaError | None:
+def _rejection(name: str, context: QuorumContext) -> KafkaError | None:
     if not (
         context.is_allowed(Operation.CREATE, CLUSTER)
         or context.is_allowed(Operation.CREATE, Resource(ResourceKind.TOPIC, name))
@@ -51,7 +51,7 @@ def _new_topic(topic: Requested) -> NewTopic:
     )
 
 
-def _result(outcome: TopicCreated, context: RequestContext) -> Result:
+def _result(outcome: TopicCreated, context: QuorumContext) -> Result:
     result = Result(
         name=outcome.name,
         topic_id=outcome.topic_id,

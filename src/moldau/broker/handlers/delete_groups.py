@@ -1,7 +1,7 @@
 """DeleteGroups: delete empty groups and their committed offsets."""
 
 from moldau.broker.access import Operation
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import GroupContext
 from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import KafkaError
 from moldau.wire.messages import DeleteGroupsRequest, DeleteGroupsResponse
@@ -9,7 +9,7 @@ from moldau.wire.messages import DeleteGroupsRequest, DeleteGroupsResponse
 Result = DeleteGroupsResponse.DeletableGroupResult
 
 
-async def handle(request: DeleteGroupsRequest, context: RequestContext) -> DeleteGroupsResponse:
+async def handle(request: DeleteGroupsRequest, context: GroupContext) -> DeleteGroupsResponse:
     """Delete or reject each group on its own."""
     turn = TimeSlice(context)
     results = []
@@ -20,7 +20,7 @@ async def handle(request: DeleteGroupsRequest, context: RequestContext) -> Delet
     return DeleteGroupsResponse(results=results)
 
 
-async def _delete(group_id: str, context: RequestContext) -> Result:
+async def _delete(group_id: str, context: GroupContext) -> Result:
     try:
         context.authorize_group(Operation.DELETE, group_id)
         shard = context.broker.groups.shard_of(group_id)

@@ -4,10 +4,10 @@ import asyncio
 from typing import Final
 
 from moldau.broker.access import Operation
+from moldau.broker.handlers.contexts import LogContext
 from moldau.broker.internal_topics import is_internal
 from moldau.broker.partitions.commit_outcome import time_out
 from moldau.broker.partitions.partition import Partition
-from moldau.broker.requests.context import RequestContext
 from moldau.model.errors import InvalidTopic, KafkaError, OffsetOutOfRange, PolicyViolation, TopicAuthorizationFailed
 from moldau.model.ids import NO_OFFSET
 from moldau.wire.messages import DeleteRecordsRequest, DeleteRecordsResponse
@@ -20,7 +20,7 @@ TopicResult = DeleteRecordsResponse.DeleteRecordsTopicResult
 PendingCommit = tuple[asyncio.Future[None], Result]
 
 
-async def handle(request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse:
+async def handle(request: DeleteRecordsRequest, context: LogContext) -> DeleteRecordsResponse:
     """Respond with each partition's new log start offset."""
     pending: list[PendingCommit] = []
     topics = [
@@ -38,7 +38,7 @@ async def handle(request: DeleteRecordsRequest, context: RequestContext) -> Dele
     return DeleteRecordsResponse(topics=topics)
 
 
-def _delete(topic: str, requested: Requested, context: RequestContext, pending: list[PendingCommit]) -> Result:
+def _delete(topic: str, requested: Requested, context: LogContext, pending: list[PendingCommit]) -> Result:
     try:
         if not context.may(Operation.DELETE, topic):
             raise TopicAuthorizationFailed(f"Not authorized to delete from topic {topic}.")
@@ -73,7 +73,7 @@ async def _wait(pending: list[PendingCommit], timeout_ms: int) -> None:
             wait.cancel()
 
 
-def _advance(topic: str, requested: Requested, context: RequestContext) -> Partition:
+def _advance(topic: str, requested: Requested, context: LogContext) -> Partition:
     partition = context.broker.partitions.get(topic, requested.partition_index)
     if "delete" not in partition.log.settings.cleanup_policy and partition.log.settings.cleanup_policy:
         raise PolicyViolation(f"Topic {topic} is compacted only; its cleanup.policy has no delete.")

@@ -3,7 +3,7 @@
 from typing import Final
 
 from moldau.broker.access import Operation
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import QuorumContext
 from moldau.machines.metadata.topics import TopicDeleted, TopicReference
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import NO_TOPIC_ID, TopicId
@@ -14,7 +14,7 @@ BY_ID_FROM: Final = 6
 Result = DeleteTopicsResponse.DeletableTopicResult
 
 
-async def handle(request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
+async def handle(request: DeleteTopicsRequest, context: QuorumContext) -> DeleteTopicsResponse:
     """Respond once the deletion is committed and the partitions are closed on this broker."""
     references = _references(request, context.api_version)
     rejected = {reference: result for reference in references if (result := _rejection(reference, context))}
@@ -33,7 +33,7 @@ def _references(request: DeleteTopicsRequest, version: int) -> list[TopicReferen
     return [TopicReference(name) for name in request.topic_names]
 
 
-def _rejection(reference: TopicReference, context: RequestContext) -> Result | None:
+def _rejection(reference: TopicReference, context: QuorumContext) -> Result | None:
     """Do not reveal the name of a topic that the client may not describe."""
     name = reference.name
     if name is None:

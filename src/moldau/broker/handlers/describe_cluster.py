@@ -3,7 +3,7 @@
 from typing import Final
 
 from moldau.broker.access import CLUSTER, CLUSTER_OPERATIONS, Operation
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import ClusterContext
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.wire.messages import DescribeClusterRequest, DescribeClusterResponse
 
@@ -23,7 +23,7 @@ class _UnknownEndpoint(KafkaError):
     code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
 
 
-async def handle(request: DescribeClusterRequest, context: RequestContext) -> DescribeClusterResponse:
+async def handle(request: DescribeClusterRequest, context: ClusterContext) -> DescribeClusterResponse:
     """List the brokers as Metadata does, without topics; on a controller listener, list the controllers."""
     context.authorize(Operation.DESCRIBE, CLUSTER)
     _check_endpoint(request.endpoint_type, context)
@@ -40,7 +40,7 @@ async def handle(request: DescribeClusterRequest, context: RequestContext) -> De
     return response
 
 
-def _check_endpoint(requested: int, context: RequestContext) -> None:
+def _check_endpoint(requested: int, context: ClusterContext) -> None:
     if requested not in (BROKERS, CONTROLLERS):
         raise _UnknownEndpoint(f"Unknown endpoint type {requested}.")
     if requested == CONTROLLERS and not context.is_from_controllers:
@@ -49,7 +49,7 @@ def _check_endpoint(requested: int, context: RequestContext) -> None:
         raise _EndpointError("This is a controller listener; use a broker listener instead.")
 
 
-def _brokers(request: DescribeClusterRequest, context: RequestContext) -> list[Described]:
+def _brokers(request: DescribeClusterRequest, context: ClusterContext) -> list[Described]:
     reachable = context.broker.reachable_brokers(context.listener, fenced_too=request.include_fenced_brokers)
     return [
         Described(broker_id=each.broker_id, host=where.host, port=where.port, rack=each.rack, is_fenced=each.is_fenced)
@@ -57,7 +57,7 @@ def _brokers(request: DescribeClusterRequest, context: RequestContext) -> list[D
     ]
 
 
-def _controllers(context: RequestContext) -> list[Described]:
+def _controllers(context: ClusterContext) -> list[Described]:
     """The registered controllers, with their addresses on the listener of this request."""
     return [
         Described(broker_id=each.controller_id, host=listener.address.host, port=listener.address.port)

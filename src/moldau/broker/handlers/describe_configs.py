@@ -11,7 +11,7 @@ from moldau.broker.configs.resolution import (
     describe_group,
     describe_topic,
 )
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import ClusterContext
 from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.machines.metadata.image import Resource, ResourceType
 from moldau.machines.metadata.topic_names import check_topic_name
@@ -23,7 +23,7 @@ Result = DescribeConfigsResponse.DescribeConfigsResult
 Entry = DescribeConfigsResponse.DescribeConfigsResourceResult
 
 
-async def handle(request: DescribeConfigsRequest, context: RequestContext) -> DescribeConfigsResponse:
+async def handle(request: DescribeConfigsRequest, context: ClusterContext) -> DescribeConfigsResponse:
     """Describe or reject each resource on its own."""
     # Deduplicate resources: a description is a thousand times longer than its request.
     checks = {
@@ -39,7 +39,7 @@ async def handle(request: DescribeConfigsRequest, context: RequestContext) -> De
     return DescribeConfigsResponse(results=results)
 
 
-def _result(requested: Requested, request: DescribeConfigsRequest, context: RequestContext) -> Result:
+def _result(requested: Requested, request: DescribeConfigsRequest, context: ClusterContext) -> Result:
     try:
         described = _describe(requested, context)
     except KafkaError as error:
@@ -51,7 +51,7 @@ def _result(requested: Requested, request: DescribeConfigsRequest, context: Requ
     )
 
 
-def _describe(requested: Requested, context: RequestContext) -> Sequence[DescribedSetting]:
+def _describe(requested: Requested, context: ClusterContext) -> Sequence[DescribedSetting]:
     broker = context.broker
     if requested.resource_type == ResourceType.TOPIC:
         name = requested.resource_name
@@ -72,7 +72,7 @@ def _describe(requested: Requested, context: RequestContext) -> Sequence[Describ
     raise InvalidRequest(f"Configs of resource type {requested.resource_type} cannot be described.")
 
 
-def _describe_group(requested: Requested, context: RequestContext) -> Sequence[DescribedSetting]:
+def _describe_group(requested: Requested, context: ClusterContext) -> Sequence[DescribedSetting]:
     """Describe a group's configs; the group itself need not exist yet."""
     context.authorize(Operation.DESCRIBE_CONFIGS, Protected(ResourceKind.GROUP, requested.resource_name))
     if not requested.resource_name:

@@ -1,7 +1,7 @@
 """DescribeGroups: the state and the members of classic groups."""
 
 from moldau.broker.access import GROUP_OPERATIONS, Operation, Resource, ResourceKind
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import GroupContext
 from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import KafkaError
 from moldau.wire.messages import DescribeGroupsRequest, DescribeGroupsResponse
@@ -9,7 +9,7 @@ from moldau.wire.messages import DescribeGroupsRequest, DescribeGroupsResponse
 Described = DescribeGroupsResponse.DescribedGroup
 
 
-async def handle(request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
+async def handle(request: DescribeGroupsRequest, context: GroupContext) -> DescribeGroupsResponse:
     """Describe or reject each group on its own."""
     turn = TimeSlice(context)
     groups = []
@@ -20,7 +20,7 @@ async def handle(request: DescribeGroupsRequest, context: RequestContext) -> Des
     return DescribeGroupsResponse(groups=groups)
 
 
-async def _describe(group_id: str, request: DescribeGroupsRequest, context: RequestContext) -> Described:
+async def _describe(group_id: str, request: DescribeGroupsRequest, context: GroupContext) -> Described:
     try:
         context.authorize_group(Operation.DESCRIBE, group_id)
         shard = context.broker.groups.shard_of(group_id)

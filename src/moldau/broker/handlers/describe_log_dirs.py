@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from moldau.broker.access import CLUSTER, Operation
+from moldau.broker.handlers.contexts import LogContext
 from moldau.broker.partitions.partition import Partition
-from moldau.broker.requests.context import RequestContext
 from moldau.wire.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
 
 Folder = DescribeLogDirsResponse.DescribeLogDirsResult
@@ -13,7 +13,7 @@ Topic = DescribeLogDirsResponse.DescribeLogDirsTopic
 Size = DescribeLogDirsResponse.DescribeLogDirsPartition
 
 
-async def handle(request: DescribeLogDirsRequest, context: RequestContext) -> DescribeLogDirsResponse:
+async def handle(request: DescribeLogDirsRequest, context: LogContext) -> DescribeLogDirsResponse:
     """Describe the broker's only log directory."""
     context.authorize(Operation.DESCRIBE, CLUSTER)
     broker = context.broker
@@ -28,7 +28,7 @@ async def handle(request: DescribeLogDirsRequest, context: RequestContext) -> De
     return DescribeLogDirsResponse(results=[folder])
 
 
-def _requested(request: DescribeLogDirsRequest, context: RequestContext) -> Iterable[Partition]:
+def _requested(request: DescribeLogDirsRequest, context: LogContext) -> Iterable[Partition]:
     if request.topics is None:
         return context.broker.partitions.all()
     wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}

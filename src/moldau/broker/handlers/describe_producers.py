@@ -6,7 +6,7 @@ Admin tools use it to find hanging transactions.
 from typing import Final
 
 from moldau.broker.access import Operation
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import LogContext
 from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import ErrorCode, InvalidTopic, KafkaError, TopicAuthorizationFailed
 from moldau.model.ids import NO_SEQUENCE
@@ -20,7 +20,7 @@ State = DescribeProducersResponse.ProducerState
 NAME_MAX: Final = 249
 
 
-async def handle(request: DescribeProducersRequest, context: RequestContext) -> DescribeProducersResponse:
+async def handle(request: DescribeProducersRequest, context: LogContext) -> DescribeProducersResponse:
     """Describe each partition on its own, and once if it is named repeatedly."""
     turn = TimeSlice(context)
     named: dict[str, dict[int, None]] = {}
@@ -37,7 +37,7 @@ async def handle(request: DescribeProducersRequest, context: RequestContext) -> 
     return DescribeProducersResponse(topics=topics)
 
 
-def _describe(topic: str, index: int, context: RequestContext) -> Result:
+def _describe(topic: str, index: int, context: LogContext) -> Result:
     try:
         if not topic or len(topic) > NAME_MAX:
             raise InvalidTopic("The topic name must not be empty.")

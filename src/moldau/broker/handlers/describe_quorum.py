@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import QuorumContext
 from moldau.broker.requests.quorum_requests import only_partition
 from moldau.machines.raft import NEVER_MS, QuorumDescription, ReplicaDescription, VoterSet
 from moldau.model.errors import ErrorCode, InvalidRequest
@@ -15,7 +15,7 @@ from moldau.wire.messages import DescribeQuorumRequest, DescribeQuorumResponse
 Replica = DescribeQuorumResponse.ReplicaState
 
 
-async def handle(request: DescribeQuorumRequest, context: RequestContext) -> DescribeQuorumResponse:
+async def handle(request: DescribeQuorumRequest, context: QuorumContext) -> DescribeQuorumResponse:
     """Only the leader knows the progress of the other replicas."""
     context.authorize(Operation.DESCRIBE, CLUSTER)
     try:

@@ -2,8 +2,8 @@
 
 from moldau.broker.access import TOPIC_OPERATIONS, Operation, Resource, ResourceKind
 from moldau.broker.cluster.reachable_brokers import ReachableBrokers
+from moldau.broker.handlers.contexts import ClusterContext
 from moldau.broker.internal_topics import is_internal
-from moldau.broker.requests.context import RequestContext
 from moldau.machines.metadata.image import TopicImage
 from moldau.machines.metadata.topic_names import is_topic_name
 from moldau.model.errors import ErrorCode, InvalidRequest, KafkaError
@@ -13,7 +13,7 @@ TopicResult = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTop
 PartitionResult = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition
 
 
-async def handle(request: DescribeTopicPartitionsRequest, context: RequestContext) -> DescribeTopicPartitionsResponse:
+async def handle(request: DescribeTopicPartitionsRequest, context: ClusterContext) -> DescribeTopicPartitionsResponse:
     """List topics by name from the cursor on; the response's cursor marks the start of the next page."""
     first_topic, first_index = "", 0
     if request.cursor is not None:
@@ -41,14 +41,14 @@ async def handle(request: DescribeTopicPartitionsRequest, context: RequestContex
     return response
 
 
-def _names(request: DescribeTopicPartitionsRequest, context: RequestContext) -> list[str]:
+def _names(request: DescribeTopicPartitionsRequest, context: ClusterContext) -> list[str]:
     if request.topics:
         return sorted({topic.name for topic in request.topics})
     return sorted(name for name in context.broker.image.topics if context.may(Operation.DESCRIBE, name))
 
 
 def _topic(
-    name: str, start: int, count_max: int, context: RequestContext, reach: ReachableBrokers
+    name: str, start: int, count_max: int, context: ClusterContext, reach: ReachableBrokers
 ) -> tuple[TopicResult, int | None]:
     """Describe the topic's partitions from `start` on; also return where the page ends if there are more."""
     if not context.may(Operation.DESCRIBE, name):

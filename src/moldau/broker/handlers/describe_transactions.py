@@ -1,7 +1,7 @@
 """DescribeTransactions: the state of transactional ids, and the partitions of their open transactions."""
 
 from moldau.broker.access import Operation, Resource, ResourceKind
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import TxnContext
 from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import InvalidRequest, KafkaError
 from moldau.wire.messages import DescribeTransactionsRequest, DescribeTransactionsResponse
@@ -9,7 +9,7 @@ from moldau.wire.messages import DescribeTransactionsRequest, DescribeTransactio
 Described = DescribeTransactionsResponse.TransactionState
 
 
-async def handle(request: DescribeTransactionsRequest, context: RequestContext) -> DescribeTransactionsResponse:
+async def handle(request: DescribeTransactionsRequest, context: TxnContext) -> DescribeTransactionsResponse:
     """Describe or reject each transactional id on its own."""
     turn = TimeSlice(context)
     states = []
@@ -20,7 +20,7 @@ async def handle(request: DescribeTransactionsRequest, context: RequestContext) 
     return DescribeTransactionsResponse(transaction_states=states)
 
 
-async def _describe(transactional_id: str, context: RequestContext) -> Described:
+async def _describe(transactional_id: str, context: TxnContext) -> Described:
     """Topics that the client may not describe are omitted."""
     try:
         context.authorize(Operation.DESCRIBE, Resource(ResourceKind.TRANSACTIONAL_ID, transactional_id))

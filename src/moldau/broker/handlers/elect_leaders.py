@@ -1,7 +1,7 @@
 """ElectLeaders: elect the preferred replicas, or any live replica (unclean, which may lose records)."""
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import QuorumContext
 from moldau.machines.metadata.elect_leaders import LeaderElected
 from moldau.model.errors import KafkaError
 from moldau.wire.messages import ElectLeadersRequest, ElectLeadersResponse
@@ -10,7 +10,7 @@ TopicResult = ElectLeadersResponse.ReplicaElectionResult
 PartitionResult = ElectLeadersResponse.PartitionResult
 
 
-async def handle(request: ElectLeadersRequest, context: RequestContext) -> ElectLeadersResponse:
+async def handle(request: ElectLeadersRequest, context: QuorumContext) -> ElectLeadersResponse:
     """Elect or reject each partition on its own; without a list, elect all partitions that need a leader."""
     context.authorize(Operation.ALTER, CLUSTER)
     election_type, wanted = request.election_type, _wanted(request)

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import QuorumContext
 from moldau.broker.requests.quorum_requests import check_member, endpoints_in, leader_endpoints, only_partition
 from moldau.machines.raft import EndQuorumRequested, ReplicaKey, RespondToQuorumEpoch, Ticket
 from moldau.model.ids import NodeId
@@ -12,7 +12,7 @@ from moldau.wire.messages import EndQuorumEpochRequest, EndQuorumEpochResponse
 CANDIDATES_FROM: Final = 1  # older versions name successors without their directory ids
 
 
-async def handle(request: EndQuorumEpochRequest, context: RequestContext) -> EndQuorumEpochResponse:
+async def handle(request: EndQuorumEpochRequest, context: QuorumContext) -> EndQuorumEpochResponse:
     """The first successor starts an election at once."""
     check_member(request.cluster_id, context)
     requested = only_partition(request.topics)

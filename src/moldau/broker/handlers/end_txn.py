@@ -3,7 +3,7 @@
 from typing import Final
 
 from moldau.broker.access import Operation, Resource, ResourceKind
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import TxnContext
 from moldau.broker.transactions.error_mapping import EPOCH_PER_TRANSACTION, FIRST_VERSION, error_for_version
 from moldau.machines.transactions import ProducerIdentity
 from moldau.model.errors import KafkaError
@@ -14,7 +14,7 @@ FENCING_FROM: Final = 2
 NEW_EPOCH_FROM: Final = 5
 
 
-async def handle(request: EndTxnRequest, context: RequestContext) -> EndTxnResponse:
+async def handle(request: EndTxnRequest, context: TxnContext) -> EndTxnResponse:
     """From version 5 on the response carries a new producer epoch, which fences everything sent earlier."""
     context.authorize(Operation.WRITE, Resource(ResourceKind.TRANSACTIONAL_ID, request.transactional_id))
     has_new_epoch = context.api_version >= NEW_EPOCH_FROM

@@ -5,7 +5,7 @@ from typing import Any
 
 from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.requests.context import RequestContext
-from moldau.broker.requests.router import Api
+from moldau.broker.requests.router import Api, ForwardingContext
 from moldau.model.errors import ErrorCode, InvalidRequest, KafkaError, NotController
 from moldau.wire.codec import Malformed
 from moldau.wire.framing import RequestHeader, frame_response, in_one_buffer, parse_request_header
@@ -18,7 +18,7 @@ class _InvalidPrincipal(KafkaError):
     code = ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE
 
 
-async def handle(request: EnvelopeRequest, context: RequestContext, apis: Mapping[int, Api]) -> EnvelopeResponse:
+async def handle(request: EnvelopeRequest, context: ForwardingContext, apis: Mapping[int, Api]) -> EnvelopeResponse:
     """Handle the inner request as if the client had sent it here, with the client's principal."""
     context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
     api, header, requested = _open(request, apis)
@@ -50,7 +50,7 @@ def _open(request: EnvelopeRequest, apis: Mapping[int, Api]) -> tuple[Api, Reque
     return api, header, requested
 
 
-def _client(request: EnvelopeRequest, header: RequestHeader, context: RequestContext) -> RequestContext:
+def _client(request: EnvelopeRequest, header: RequestHeader, context: ForwardingContext) -> ForwardingContext:
     try:
         principal = bytes(request.request_principal or b"").decode()
         peer = bytes(request.client_host_address).decode()

@@ -4,7 +4,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from moldau.broker.fetch import consumer_fetch, follower_fetch, metadata_fetch
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.fetch.contexts import FetchContext
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import NO_OFFSET
 from moldau.model.protocol import FETCH_SESSIONS_FROM
@@ -14,7 +14,7 @@ PartitionResult = FetchResponse.PartitionData
 TopicResult = FetchResponse.FetchableTopicResponse
 
 
-def handle(request: FetchRequest, context: RequestContext) -> Coroutine[Any, Any, FetchResponse]:
+def handle(request: FetchRequest, context: FetchContext) -> Coroutine[Any, Any, FetchResponse]:
     if context.is_from_controllers:
         return metadata_fetch.handle(request, context)
     if follower_fetch.replica_of(request) >= 0:

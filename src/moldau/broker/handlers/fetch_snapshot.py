@@ -4,7 +4,7 @@ from typing import Any
 
 from moldau.broker.drivers.metadata_snapshots import SnapshotId
 from moldau.broker.drivers.quorum_messages import FETCH_BYTES_MAX
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import QuorumContext
 from moldau.broker.requests.quorum_requests import check_member, leader_endpoints, only_partition
 from moldau.machines.raft import (
     FetchSnapshotRequested,
@@ -23,7 +23,7 @@ from moldau.wire.messages import FetchSnapshotRequest, FetchSnapshotResponse
 PartitionResult = FetchSnapshotResponse.PartitionSnapshot
 
 
-async def handle(request: FetchSnapshotRequest, context: RequestContext) -> FetchSnapshotResponse:
+async def handle(request: FetchSnapshotRequest, context: QuorumContext) -> FetchSnapshotResponse:
     """Only the leader serves snapshots; the request also proves to it that the replica is alive."""
     check_member(request.cluster_id, context)
     if (elsewhere := _wrong_partition(request)) is not None:

@@ -3,7 +3,7 @@
 from typing import Final
 
 from moldau.broker.access import Operation, Resource, ResourceKind
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import TxnContext
 from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import CoordinatorNotAvailable, InvalidRequest, KafkaError
 from moldau.model.ids import NO_NODE, Address
@@ -16,7 +16,7 @@ TRANSACTION: Final = 1
 Result = FindCoordinatorResponse.Coordinator
 
 
-async def handle(request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:
+async def handle(request: FindCoordinatorRequest, context: TxnContext) -> FindCoordinatorResponse:
     """Find or reject each key on its own; before version 4 there is just one key."""
     if context.api_version < BATCHED_FROM:
         node_id, address = await _find(request.key, request.key_type, context)
@@ -30,7 +30,7 @@ async def handle(request: FindCoordinatorRequest, context: RequestContext) -> Fi
     return FindCoordinatorResponse(coordinators=results)
 
 
-async def _result(key: str, key_type: int, context: RequestContext) -> Result:
+async def _result(key: str, key_type: int, context: TxnContext) -> Result:
     try:
         node_id, address = await _find(key, key_type, context)
     except KafkaError as error:
@@ -38,7 +38,7 @@ async def _result(key: str, key_type: int, context: RequestContext) -> Result:
     return Result(key=key, node_id=node_id, host=address.host, port=address.port)
 
 
-async def _find(key: str, key_type: int, context: RequestContext) -> tuple[int, Address]:
+async def _find(key: str, key_type: int, context: TxnContext) -> tuple[int, Address]:
     if key_type == TRANSACTION:
         context.authorize(Operation.DESCRIBE, Resource(ResourceKind.TRANSACTIONAL_ID, key))
         node_id = await context.broker.transactions.coordinator_of(key)

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 
 from moldau.broker.access import Operation
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import GroupContext
 from moldau.wire.messages import HeartbeatRequest, HeartbeatResponse
 
 
-async def handle(request: HeartbeatRequest, context: RequestContext) -> HeartbeatResponse:
+async def handle(request: HeartbeatRequest, context: GroupContext) -> HeartbeatResponse:
     """Extend the session; no record is written."""
     context.authorize_group(Operation.READ, request.group_id)
     shard = context.broker.groups.shard_of(request.group_id)
@@ -17,7 +17,7 @@ async def handle(request: HeartbeatRequest, context: RequestContext) -> Heartbea
 
 def make_repeat(
     request: HeartbeatRequest,
-    context: RequestContext,
+    context: GroupContext,
     response: HeartbeatResponse,
 ) -> Callable[[float], bool] | None:
     """For the fast path: all heartbeats of a member in one generation are equal, and so are their responses."""

@@ -1,7 +1,7 @@
 """IncrementalAlterConfigs: set, delete, append to or subtract from single configs."""
 
 from moldau.broker.handlers.config_alteration import alter, rejected
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import QuorumContext
 from moldau.machines.metadata.configs import Alteration, ConfigChange
 from moldau.machines.metadata.image import Resource
 from moldau.model.errors import KafkaError
@@ -11,7 +11,7 @@ Requested = IncrementalAlterConfigsRequest.AlterConfigsResource
 Result = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
 
 
-async def handle(request: IncrementalAlterConfigsRequest, context: RequestContext) -> IncrementalAlterConfigsResponse:
+async def handle(request: IncrementalAlterConfigsRequest, context: QuorumContext) -> IncrementalAlterConfigsResponse:
     """Alter or reject each resource on its own."""
     results = await alter(
         request,

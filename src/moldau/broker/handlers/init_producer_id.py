@@ -3,7 +3,7 @@
 from typing import Final
 
 from moldau.broker.access import CLUSTER, Operation, Resource, ResourceKind
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import TxnContext
 from moldau.broker.transactions.error_mapping import error_for_version
 from moldau.machines.transactions import ProducerIdentity
 from moldau.model.errors import ClusterAuthorizationFailed, InvalidRequest, KafkaError
@@ -14,7 +14,7 @@ FIRST_EPOCH: Final = 0
 FENCING_FROM: Final = 4
 
 
-async def handle(request: InitProducerIdRequest, context: RequestContext) -> InitProducerIdResponse:
+async def handle(request: InitProducerIdRequest, context: TxnContext) -> InitProducerIdResponse:
     """Ids come from a block that the controller allocated to this broker, so no two producers share one."""
     if request.transactional_id is not None:
         return await _begin_transactions(request, request.transactional_id, context)
@@ -25,7 +25,7 @@ async def handle(request: InitProducerIdRequest, context: RequestContext) -> Ini
 
 
 async def _begin_transactions(
-    request: InitProducerIdRequest, transactional_id: str, context: RequestContext
+    request: InitProducerIdRequest, transactional_id: str, context: TxnContext
 ) -> InitProducerIdResponse:
     """Fence the previous producer of the transactional id and abort its open transaction."""
     context.authorize(Operation.WRITE, Resource(ResourceKind.TRANSACTIONAL_ID, transactional_id))
@@ -56,7 +56,7 @@ def error_response(request: InitProducerIdRequest, error: KafkaError, version: i
     )
 
 
-def _check_permission(context: RequestContext) -> None:
+def _check_permission(context: TxnContext) -> None:
     """Permission to write to any topic includes idempotence."""
     if not (
         context.is_allowed(Operation.IDEMPOTENT_WRITE, CLUSTER)

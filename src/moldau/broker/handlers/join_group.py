@@ -3,7 +3,7 @@
 from typing import Final
 
 from moldau.broker.access import Operation
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import GroupContext
 from moldau.machines.groups.draft import Caller
 from moldau.model.errors import KafkaError
 from moldau.model.ids import UUID_BYTES
@@ -12,7 +12,7 @@ from moldau.wire.messages import JoinGroupRequest, JoinGroupResponse
 NULL_PROTOCOL_FROM: Final = 7
 
 
-async def handle(request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse:
+async def handle(request: JoinGroupRequest, context: GroupContext) -> JoinGroupResponse:
     """Wait for the other members; a member that disconnects is waited for until its session expires."""
     context.authorize_group(Operation.READ, request.group_id)
     shard = context.broker.groups.shard_of(request.group_id)

@@ -1,11 +1,11 @@
 """LeaveGroup: members leave, or an admin removes static members."""
 
 from moldau.broker.access import Operation
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import GroupContext
 from moldau.wire.messages import LeaveGroupRequest, LeaveGroupResponse
 
 
-async def handle(request: LeaveGroupRequest, context: RequestContext) -> LeaveGroupResponse:
+async def handle(request: LeaveGroupRequest, context: GroupContext) -> LeaveGroupResponse:
     """Respond at once, without waiting for the rebalance."""
     context.authorize_group(Operation.READ, request.group_id)
     shard = context.broker.groups.shard_of(request.group_id)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import ClusterContext
 from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.machines.metadata.image import ResourceType
 from moldau.model.errors import UnsupportedVersion
@@ -15,7 +15,7 @@ Listed = ListConfigResourcesResponse.ConfigResource
 ALL_SINCE: Final = 1  # version 0 is ListClientMetricsResources
 
 
-async def handle(request: ListConfigResourcesRequest, context: RequestContext) -> ListConfigResourcesResponse:
+async def handle(request: ListConfigResourcesRequest, context: ClusterContext) -> ListConfigResourcesResponse:
     """List the requested resource types, or all. Loggers and client metrics have no configs here."""
     context.authorize(Operation.DESCRIBE_CONFIGS, CLUSTER)
     requested = set(request.resource_types) or set(ResourceType)
@@ -34,7 +34,7 @@ async def handle(request: ListConfigResourcesRequest, context: RequestContext) -
     return ListConfigResourcesResponse(config_resources=listed)
 
 
-def _names(kind: int, context: RequestContext) -> Iterable[str]:
+def _names(kind: int, context: ClusterContext) -> Iterable[str]:
     image = context.broker.image
     if kind == ResourceType.TOPIC:
         return sorted(image.topics)

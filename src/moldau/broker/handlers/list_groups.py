@@ -2,13 +2,13 @@
 
 from moldau.broker.access import CLUSTER, Operation, Resource, ResourceKind
 from moldau.broker.coordinators.shards import read_all
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import GroupContext
 from moldau.wire.messages import ListGroupsRequest, ListGroupsResponse
 
 Listed = ListGroupsResponse.ListedGroup
 
 
-async def handle(request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
+async def handle(request: ListGroupsRequest, context: GroupContext) -> ListGroupsResponse:
     """Omit groups that the client may not describe. With an error the list is incomplete but still returned."""
     groups, error = await read_all(
         context.broker.groups.shards(),
@@ -17,7 +17,7 @@ async def handle(request: ListGroupsRequest, context: RequestContext) -> ListGro
     return ListGroupsResponse(error_code=int(error), groups=_visible(groups, context))
 
 
-def _visible(groups: list[Listed], context: RequestContext) -> list[Listed]:
+def _visible(groups: list[Listed], context: GroupContext) -> list[Listed]:
     if context.is_allowed(Operation.DESCRIBE, CLUSTER):
         return groups
     return [

@@ -3,8 +3,8 @@
 from typing import Final
 
 from moldau.broker.access import Operation
+from moldau.broker.handlers.contexts import LogContext
 from moldau.broker.partitions.partition import Partition
-from moldau.broker.requests.context import RequestContext
 from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import (
     KafkaError,
@@ -35,7 +35,7 @@ TopicResult = ListOffsetsResponse.ListOffsetsTopicResponse
 Found = tuple[int, int]  # timestamp, offset
 
 
-async def handle(request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
+async def handle(request: ListOffsetsRequest, context: LogContext) -> ListOffsetsResponse:
     """Look up each partition on its own."""
     turn = TimeSlice(context)
     topics = []
@@ -50,7 +50,7 @@ async def handle(request: ListOffsetsRequest, context: RequestContext) -> ListOf
 
 
 async def _result(
-    topic: str, requested: Requested, request: ListOffsetsRequest, context: RequestContext, turn: TimeSlice
+    topic: str, requested: Requested, request: ListOffsetsRequest, context: LogContext, turn: TimeSlice
 ) -> Result:
     try:
         if not context.may(Operation.DESCRIBE, topic):
@@ -84,7 +84,7 @@ def _epoch_at(offset: int, partition: Partition) -> int:
     return partition.leader_epoch if offset >= log.end_offset else log.epochs.epoch_at(offset)
 
 
-def _end_offset(partition: Partition, timestamp: int, request: ListOffsetsRequest, context: RequestContext) -> int:
+def _end_offset(partition: Partition, timestamp: int, request: ListOffsetsRequest, context: LogContext) -> int:
     """The end offset visible to this client; followers see the whole log."""
     if request.replica_id >= 0:
         return partition.log.end_offset
@@ -93,7 +93,7 @@ def _end_offset(partition: Partition, timestamp: int, request: ListOffsetsReques
     return partition.last_stable_offset if request.isolation_level == READ_COMMITTED else partition.high_watermark
 
 
-def _check_known(partition: Partition, context: RequestContext) -> None:
+def _check_known(partition: Partition, context: LogContext) -> None:
     """A new leader learns its predecessor's high watermark late; until then offsets could go backwards for clients."""
     if partition.leading is not None and not partition.leading.machine.has_reached_epoch_start:
         raise OffsetNotAvailable if context.api_version >= NOT_AVAILABLE_FROM else LeaderNotAvailable

@@ -1,7 +1,7 @@
 """ListPartitionReassignments: the ongoing moves of partitions."""
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import QuorumContext
 from moldau.machines.metadata.reassignments import Move
 from moldau.wire.messages import ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse
 
@@ -10,7 +10,7 @@ PartitionResult = ListPartitionReassignmentsResponse.OngoingPartitionReassignmen
 
 
 async def handle(
-    request: ListPartitionReassignmentsRequest, context: RequestContext
+    request: ListPartitionReassignmentsRequest, context: QuorumContext
 ) -> ListPartitionReassignmentsResponse:
     """On the active controller, so that a client sees the moves it has started."""
     context.authorize(Operation.DESCRIBE, CLUSTER)

@@ -5,7 +5,7 @@ from typing import Final
 from moldau.broker.access import Operation, Resource, ResourceKind
 from moldau.broker.coordinators.shards import read_all
 from moldau.broker.groups.patterns import InvalidPattern, matching
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import TxnContext
 from moldau.machines.transactions import TransactionState
 from moldau.model.errors import InvalidRegularExpression
 from moldau.wire.messages import ListTransactionsRequest, ListTransactionsResponse
@@ -15,7 +15,7 @@ STATES: Final = frozenset(each.kafka_name for each in TransactionState)
 Listed = ListTransactionsResponse.TransactionState
 
 
-async def handle(request: ListTransactionsRequest, context: RequestContext) -> ListTransactionsResponse:
+async def handle(request: ListTransactionsRequest, context: TxnContext) -> ListTransactionsResponse:
     """Omit ids that the client may not describe. With an error the list is incomplete but still returned."""
     listed, error = await read_all(
         context.broker.transactions.shards(),
@@ -43,7 +43,7 @@ def _matching(listed: list[Listed], pattern: str | None) -> list[Listed]:
     return [each for each in listed if each.transactional_id in found]
 
 
-def _visible(listed: list[Listed], context: RequestContext) -> list[Listed]:
+def _visible(listed: list[Listed], context: TxnContext) -> list[Listed]:
     return [
         each
         for each in listed

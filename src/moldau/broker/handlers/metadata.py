@@ -13,8 +13,8 @@ from moldau.broker.access import (
 )
 from moldau.broker.cluster.reachable_brokers import ReachableBrokers
 from moldau.broker.handlers.auto_create import auto_create
+from moldau.broker.handlers.contexts import ClusterContext
 from moldau.broker.internal_topics import is_internal
-from moldau.broker.requests.context import RequestContext
 from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.machines.metadata.image import MetadataImage, PartitionImage, TopicImage
 from moldau.machines.metadata.topic_names import check_topic_name
@@ -40,7 +40,7 @@ TopicResult = MetadataResponse.MetadataResponseTopic
 PartitionResult = MetadataResponse.MetadataResponsePartition
 
 
-async def handle(request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+async def handle(request: MetadataRequest, context: ClusterContext) -> MetadataResponse:
     """Return the brokers with their addresses on the listener of this request."""
     broker = context.broker
     await broker.departures.settle(
@@ -72,7 +72,7 @@ def _requested_topics(request: MetadataRequest, image: MetadataImage) -> Iterato
             yield found
 
 
-async def _topics(request: MetadataRequest, context: RequestContext) -> list[TopicResult]:
+async def _topics(request: MetadataRequest, context: ClusterContext) -> list[TopicResult]:
     image = context.broker.image
     is_all = request.topics is None or (not request.topics and context.api_version < NULL_MEANS_ALL_FROM)
     if is_all or request.topics is None:
@@ -88,7 +88,7 @@ async def _topics(request: MetadataRequest, context: RequestContext) -> list[Top
 
 
 async def _in_slices(
-    topics: Iterable[T], result: Callable[[T], TopicResult], context: RequestContext
+    topics: Iterable[T], result: Callable[[T], TopicResult], context: ClusterContext
 ) -> list[TopicResult]:
     turn = TimeSlice(context)
     results = []
@@ -110,7 +110,7 @@ def _check(requested: Iterable[Requested], version: int) -> None:
             raise InvalidRequest("Each topic needs a name or an id.")
 
 
-async def _create_missing(request: MetadataRequest, context: RequestContext) -> dict[str, KafkaError]:
+async def _create_missing(request: MetadataRequest, context: ClusterContext) -> dict[str, KafkaError]:
     """The outcome for topics that did not exist; empty without auto-creation."""
     broker = context.broker
     if not (request.allow_auto_topic_creation and broker.settings.auto_create_topics_enable):
@@ -132,7 +132,7 @@ async def _create_missing(request: MetadataRequest, context: RequestContext) -> 
 def _result(
     requested: Requested,
     request: MetadataRequest,
-    context: RequestContext,
+    context: ClusterContext,
     created: dict[str, KafkaError],
     reach: ReachableBrokers,
 ) -> TopicResult:
@@ -144,7 +144,7 @@ def _result(
         return TopicResult(error_code=int(error.code), name=name, topic_id=requested.topic_id)
 
 
-def _find(requested: Requested, context: RequestContext, created: dict[str, KafkaError]) -> TopicImage:
+def _find(requested: Requested, context: ClusterContext, created: dict[str, KafkaError]) -> TopicImage:
     image = context.broker.image
     if requested.topic_id != NO_TOPIC_ID:
         topic = image.topics_by_id.get(TopicId(requested.topic_id))
@@ -162,7 +162,7 @@ def _find(requested: Requested, context: RequestContext, created: dict[str, Kafk
 
 
 def _describe(
-    topic: TopicImage, request: MetadataRequest, context: RequestContext, reach: ReachableBrokers
+    topic: TopicImage, request: MetadataRequest, context: ClusterContext, reach: ReachableBrokers
 ) -> TopicResult:
     result = TopicResult(
         name=topic.name,
@@ -177,7 +177,7 @@ def _describe(
 
 
 def _partition(
-    index: int, partition: PartitionImage, reach: ReachableBrokers, context: RequestContext
+    index: int, partition: PartitionImage, reach: ReachableBrokers, context: ClusterContext
 ) -> PartitionResult:
     leader, code = reach.leader_of(partition)
     if code is ErrorCode.LISTENER_NOT_FOUND and context.api_version < LISTENERS_FROM:

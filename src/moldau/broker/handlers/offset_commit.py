@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from moldau.broker.access import Operation
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import GroupContext
 from moldau.machines.metadata.image import TopicImage
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import TopicId
@@ -16,7 +16,7 @@ TopicResult = OffsetCommitResponse.OffsetCommitResponseTopic
 Result = OffsetCommitResponse.OffsetCommitResponsePartition
 
 
-async def handle(request: OffsetCommitRequest, context: RequestContext) -> OffsetCommitResponse:
+async def handle(request: OffsetCommitRequest, context: GroupContext) -> OffsetCommitResponse:
     """Commit all valid partitions in one decision of the group's shard."""
     context.authorize_group(Operation.READ, request.group_id)
     shard = context.broker.groups.shard_of(request.group_id)
@@ -35,7 +35,7 @@ async def handle(request: OffsetCommitRequest, context: RequestContext) -> Offse
     return OffsetCommitResponse(topics=_merged(rejected, response.topics)) if rejected else response
 
 
-def _remove_rejected(topic: Topic, context: RequestContext) -> TopicResult | None:
+def _remove_rejected(topic: Topic, context: GroupContext) -> TopicResult | None:
     """Remove invalid partitions from the request and return their errors; fill in the topic's name and id."""
     known, error = _find(topic, context)
     if error is not ErrorCode.NONE or known is None:
@@ -52,7 +52,7 @@ def _remove_rejected(topic: Topic, context: RequestContext) -> TopicResult | Non
     return TopicResult(topic_id=topic.topic_id, name=topic.name, partitions=results)
 
 
-def _find(topic: Topic, context: RequestContext) -> tuple[TopicImage | None, ErrorCode]:
+def _find(topic: Topic, context: GroupContext) -> tuple[TopicImage | None, ErrorCode]:
     image = context.broker.image
     if context.api_version >= OFFSETS_TOPIC_IDS_FROM:
         known = image.topics_by_id.get(TopicId(topic.topic_id))

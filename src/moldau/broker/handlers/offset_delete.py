@@ -1,7 +1,7 @@
 """OffsetDelete: delete a group's committed offsets of partitions that no member is subscribed to."""
 
 from moldau.broker.access import Operation
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import GroupContext
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages import OffsetDeleteRequest, OffsetDeleteResponse
 
@@ -10,7 +10,7 @@ TopicResult = OffsetDeleteResponse.OffsetDeleteResponseTopic
 Result = OffsetDeleteResponse.OffsetDeleteResponsePartition
 
 
-async def handle(request: OffsetDeleteRequest, context: RequestContext) -> OffsetDeleteResponse:
+async def handle(request: OffsetDeleteRequest, context: GroupContext) -> OffsetDeleteResponse:
     """Delete or reject each partition on its own."""
     context.authorize_group(Operation.DELETE, request.group_id)
     shard = context.broker.groups.shard_of(request.group_id)
@@ -21,7 +21,7 @@ async def handle(request: OffsetDeleteRequest, context: RequestContext) -> Offse
     return response
 
 
-def _remove_rejected(topic: Topic, context: RequestContext) -> TopicResult:
+def _remove_rejected(topic: Topic, context: GroupContext) -> TopicResult:
     """Remove invalid partitions from the request and return their errors."""
     error, count = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0
     if not context.may(Operation.READ, topic.name):

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from moldau.broker.access import Operation
 from moldau.broker.groups.shard import Shard
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import GroupContext
 from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import NO_EPOCH, NO_OFFSET
@@ -28,7 +28,7 @@ Result = OffsetFetchResponse.OffsetFetchResponsePartitions
 LeadershipCheck = dict[Shard, asyncio.Future[bool]]
 
 
-async def handle(request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
+async def handle(request: OffsetFetchRequest, context: GroupContext) -> OffsetFetchResponse:
     """Handle each group on its own; before version 8 there is just one, in a form of its own."""
     if context.api_version < MANY_GROUPS_FROM:
         requested = _in_new_form(request)
@@ -45,7 +45,7 @@ async def handle(request: OffsetFetchRequest, context: RequestContext) -> Offset
     return OffsetFetchResponse(groups=groups)
 
 
-def _start_checks(groups: Iterable[RequestedGroup], context: RequestContext) -> LeadershipCheck:
+def _start_checks(groups: Iterable[RequestedGroup], context: GroupContext) -> LeadershipCheck:
     """Start the leadership checks of all shards of the request at once."""
     checks: LeadershipCheck = {}
     for requested in groups:
@@ -58,7 +58,7 @@ def _start_checks(groups: Iterable[RequestedGroup], context: RequestContext) -> 
 
 
 async def _fetch(
-    requested: RequestedGroup, require_stable: bool, checks: LeadershipCheck, context: RequestContext
+    requested: RequestedGroup, require_stable: bool, checks: LeadershipCheck, context: GroupContext
 ) -> GroupResult:
     try:
         context.authorize_group(Operation.DESCRIBE, requested.group_id)
@@ -78,7 +78,7 @@ async def _fetch(
     return result
 
 
-def _remove_rejected(requested: RequestedGroup, context: RequestContext) -> list[TopicResult]:
+def _remove_rejected(requested: RequestedGroup, context: GroupContext) -> list[TopicResult]:
     """Remove rejected topics from the request and return their errors; fill in the names of the others."""
     accepted: list[RequestedTopic] = []
     rejected: list[TopicResult] = []
@@ -92,7 +92,7 @@ def _remove_rejected(requested: RequestedGroup, context: RequestContext) -> list
     return rejected
 
 
-def _find(topic: RequestedTopic, context: RequestContext) -> ErrorCode:
+def _find(topic: RequestedTopic, context: GroupContext) -> ErrorCode:
     if context.api_version >= OFFSETS_TOPIC_IDS_FROM:
         name = context.broker.image.topic_name(topic.topic_id)
         if name is None:
@@ -101,7 +101,7 @@ def _find(topic: RequestedTopic, context: RequestContext) -> ErrorCode:
     return ErrorCode.NONE if context.may(Operation.DESCRIBE, topic.name) else ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
-def _visible(topics: Sequence[TopicResult], context: RequestContext) -> list[TopicResult]:
+def _visible(topics: Sequence[TopicResult], context: GroupContext) -> list[TopicResult]:
     """Of all committed offsets, those of topics the client may describe; from version 10 on, of existing topics."""
     visible = [topic for topic in topics if context.may(Operation.DESCRIBE, topic.name)]
     if context.api_version < OFFSETS_TOPIC_IDS_FROM:

@@ -1,7 +1,7 @@
 """OffsetForLeaderEpoch: the end offset of a leader epoch, for clients and followers to detect truncation."""
 
 from moldau.broker.access import Operation
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import LogContext
 from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import KafkaError, TopicAuthorizationFailed
 from moldau.wire.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
@@ -11,7 +11,7 @@ Result = OffsetForLeaderEpochResponse.EpochEndOffset
 TopicResult = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
 
 
-async def handle(request: OffsetForLeaderEpochRequest, context: RequestContext) -> OffsetForLeaderEpochResponse:
+async def handle(request: OffsetForLeaderEpochRequest, context: LogContext) -> OffsetForLeaderEpochResponse:
     """Look up each partition on its own."""
     turn = TimeSlice(context)
     topics = []
@@ -25,7 +25,7 @@ async def handle(request: OffsetForLeaderEpochRequest, context: RequestContext) 
     return OffsetForLeaderEpochResponse(topics=topics)
 
 
-def _result(topic: str, requested: Requested, context: RequestContext) -> Result:
+def _result(topic: str, requested: Requested, context: LogContext) -> Result:
     try:
         if not context.may(Operation.DESCRIBE, topic):
             raise TopicAuthorizationFailed(f"Not authorized to describe topic {topic}.")

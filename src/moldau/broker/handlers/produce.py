@@ -4,13 +4,14 @@ import asyncio
 from typing import Any, Final, NamedTuple
 
 from moldau.broker.access import Operation, Resource, ResourceKind
+from moldau.broker.handlers.contexts import ProduceContext
 from moldau.broker.handlers.transactional_produce import Admitted, admit
 from moldau.broker.internal_topics import INTERNAL
 from moldau.broker.partitions.commit_outcome import error_of_wait, time_out
 from moldau.broker.partitions.partition import FLUSH_EVERY_MESSAGE, Partition
 from moldau.broker.partitions.produce_append import append_produced
 from moldau.broker.partitions.produce_validation import ValidatedBatch, accept
-from moldau.broker.requests.context import CloseConnection, RequestContext
+from moldau.broker.requests.context import CloseConnection
 from moldau.broker.requests.leader_hints import LeaderHints
 from moldau.broker.runtime.time_slice import ALONE, TimeSlice
 from moldau.model.errors import (
@@ -43,7 +44,7 @@ class DeferredBatch(NamedTuple):
     position: int
 
 
-async def handle(request: ProduceRequest, context: RequestContext) -> ProduceResponse | None:
+async def handle(request: ProduceRequest, context: ProduceContext) -> ProduceResponse | None:
     """Append everything before the first await, so that requests of one connection are appended in order.
 
     A transaction that is not known to be open here is verified first; later requests of the connection wait for that.
@@ -75,7 +76,7 @@ async def handle(request: ProduceRequest, context: RequestContext) -> ProduceRes
     return _response(responses, context)
 
 
-def _response(responses: list[Any], context: RequestContext) -> ProduceResponse:
+def _response(responses: list[Any], context: ProduceContext) -> ProduceResponse:
     if context.leader_hints is None:
         return ProduceResponse(responses=responses)
     return ProduceResponse(responses=responses, node_endpoints=list(context.leader_hints.endpoints.values()))
@@ -84,7 +85,7 @@ def _response(responses: list[Any], context: RequestContext) -> ProduceResponse:
 def _append_topic(
     topic: Any,
     request: ProduceRequest,
-    context: RequestContext,
+    context: ProduceContext,
     pending: list[PendingCommit],
     deferred: list[DeferredBatch],
     admitted: Admitted | None,
@@ -107,7 +108,7 @@ def _append_topic(
     return TopicResult(name=topic.name, topic_id=topic.topic_id, partition_responses=results)
 
 
-def _name(topic: Any, context: RequestContext) -> tuple[str, KafkaError | None]:
+def _name(topic: Any, context: ProduceContext) -> tuple[str, KafkaError | None]:
     name: str = topic.name
     if context.api_version < PRODUCE_TOPIC_IDS_FROM and context.broker.allows_all and name not in INTERNAL:
         return name, None
@@ -128,7 +129,7 @@ def _append(
     topic_id: bytes,
     data: Any,
     request: ProduceRequest,
-    context: RequestContext,
+    context: ProduceContext,
     pending: list[PendingCommit],
 ) -> Any:
     partition = context.broker.partitions.get(name, data.index, topic_id)
@@ -142,7 +143,7 @@ def _append(
 
 
 async def _append_deferred(
-    deferred: list[DeferredBatch], request: ProduceRequest, context: RequestContext, pending: list[PendingCommit]
+    deferred: list[DeferredBatch], request: ProduceRequest, context: ProduceContext, pending: list[PendingCommit]
 ) -> None:
     """Validate records, then append. Later requests of this connection start when these batches are done."""
     broker = context.broker
@@ -179,7 +180,7 @@ def _write(
     return result
 
 
-async def _wait(pending: list[PendingCommit], request: ProduceRequest, context: RequestContext) -> None:
+async def _wait(pending: list[PendingCommit], request: ProduceRequest, context: ProduceContext) -> None:
     """Wait until all batches are committed; a timeout is an error, although the batch stays in the log.
 
     With acks=1 only the leader's flush is waited for.
@@ -209,7 +210,7 @@ def _mark(result: Any, error: KafkaError) -> None:
     result.base_offset = NO_OFFSET
 
 
-def _failed(topic: str, index: int, size_bytes: int, error: KafkaError, context: RequestContext) -> Any:
+def _failed(topic: str, index: int, size_bytes: int, error: KafkaError, context: ProduceContext) -> Any:
     context.log_rejection("a batch", f"{topic}-{index}", error.message)
     traffic = context.broker.traffic
     traffic.failed_produces += 1
@@ -220,14 +221,14 @@ def _failed(topic: str, index: int, size_bytes: int, error: KafkaError, context:
     return result
 
 
-def _hint(result: Any, topic: str, index: int, error: KafkaError, context: RequestContext) -> None:
+def _hint(result: Any, topic: str, index: int, error: KafkaError, context: ProduceContext) -> None:
     if context.api_version >= PRODUCE_LEADER_HINTS_FROM:
         if context.leader_hints is None:
             context.leader_hints = LeaderHints(context.broker.partitions, context.listener, ProduceResponse)
         context.leader_hints.mark(result, topic, index, error)
 
 
-def reject_batches(request: ProduceRequest, error: KafkaError, context: RequestContext) -> ProduceResponse:
+def reject_batches(request: ProduceRequest, error: KafkaError, context: ProduceContext) -> ProduceResponse:
     """Fail all batches with one error."""
     responses = [
         TopicResult(

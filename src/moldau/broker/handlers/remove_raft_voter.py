@@ -3,7 +3,7 @@
 from typing import Final
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import QuorumContext
 from moldau.broker.requests.quorum_requests import check_cluster
 from moldau.machines.raft import RemoveVoterRequested, ReplicaKey, RespondToVoterChange, Ticket
 from moldau.model.ids import NodeId
@@ -13,7 +13,7 @@ from moldau.wire.messages import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 TIMEOUT_MS: Final = 30 * SECOND_MS  # the request has no timeout
 
 
-async def handle(request: RemoveRaftVoterRequest, context: RequestContext) -> RemoveRaftVoterResponse:
+async def handle(request: RemoveRaftVoterRequest, context: QuorumContext) -> RemoveRaftVoterResponse:
     """Respond once the remaining voters have committed the change. A leader that removes itself then resigns."""
     context.authorize(Operation.ALTER, CLUSTER)
     check_cluster(request.cluster_id, context)

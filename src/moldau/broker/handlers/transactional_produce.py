@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from moldau.broker.access import Operation
+from moldau.broker.handlers.contexts import ProduceContext
 from moldau.broker.internal_topics import INTERNAL
 from moldau.broker.partitions.partition import Partition
-from moldau.broker.requests.context import RequestContext
 from moldau.broker.runtime.time_slice import ALONE
 from moldau.broker.transactions.verification import Beginning, Speaker, begin, told_to_producer
 from moldau.model.errors import InvalidProducerIdMapping, KafkaError
@@ -29,7 +29,7 @@ class _First(NamedTuple):
 class Admitted:
     """What became of a request's partitions, and the memory that it holds until it is appended."""
 
-    context: RequestContext
+    context: ProduceContext
     refused: dict[TopicPartition, KafkaError] = field(default_factory=dict)
     copies: list[bytearray] = field(default_factory=list)
 
@@ -43,7 +43,7 @@ class Admitted:
         self.copies.clear()
 
 
-async def admit(request: ProduceRequest, context: RequestContext) -> Admitted:
+async def admit(request: ProduceRequest, context: ProduceContext) -> Admitted:
     """Mostly there is nothing to wait for: the transaction is open in every partition. `close` it after the append."""
     admitted = Admitted(context)
     firsts = list(_firsts(request, context))
@@ -78,7 +78,7 @@ def _first_sequence(first: _First, speaker: Speaker) -> int:
     return 0 if speaker.enrols else first.header.base_sequence
 
 
-def _firsts(request: ProduceRequest, context: RequestContext) -> Iterator[_First]:
+def _firsts(request: ProduceRequest, context: ProduceContext) -> Iterator[_First]:
     """The batches whose transaction is not known to be open where they go. What is wrong with others is found later."""
     for topic in request.topic_data:
         name = _name(topic, context)
@@ -104,7 +104,7 @@ def _is_first(partition: Partition, header: BatchHeader) -> bool:
         return False
 
 
-def _name(topic: Any, context: RequestContext) -> str:
+def _name(topic: Any, context: ProduceContext) -> str:
     if context.api_version < PRODUCE_TOPIC_IDS_FROM:
         return str(topic.name)
     known = context.broker.image.topics_by_id.get(TopicId(topic.topic_id))

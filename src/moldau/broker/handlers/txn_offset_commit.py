@@ -5,7 +5,7 @@ from typing import Final
 
 from moldau.broker.access import Operation, Resource, ResourceKind
 from moldau.broker.groups.shard import Shard
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import TxnContext
 from moldau.broker.transactions.verification import Beginning, Speaker, begin, told_to_committer
 from moldau.model.errors import (
     CoordinatorLoadInProgress,
@@ -26,7 +26,7 @@ TopicResult = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
 Result = TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition
 
 
-async def handle(request: TxnOffsetCommitRequest, context: RequestContext) -> TxnOffsetCommitResponse:
+async def handle(request: TxnOffsetCommitRequest, context: TxnContext) -> TxnOffsetCommitResponse:
     """Commit all valid partitions in one decision of the group's shard."""
     context.authorize(Operation.WRITE, Resource(ResourceKind.TRANSACTIONAL_ID, request.transactional_id))
     context.authorize_group(Operation.READ, request.group_id)
@@ -45,7 +45,7 @@ async def handle(request: TxnOffsetCommitRequest, context: RequestContext) -> Tx
     return TxnOffsetCommitResponse(topics=_merged(rejected, response.topics)) if rejected else response
 
 
-async def _begin(request: TxnOffsetCommitRequest, shard: Shard, context: RequestContext) -> None:
+async def _begin(request: TxnOffsetCommitRequest, shard: Shard, context: TxnContext) -> None:
     """Verify with the transaction coordinator unless the transaction is open in the shard's partition already."""
     partition = shard.partition
     producer_id, epoch = request.producer_id, request.producer_epoch
@@ -64,7 +64,7 @@ async def _begin(request: TxnOffsetCommitRequest, shard: Shard, context: Request
         raise told_to_committer(code, speaker)
 
 
-def _remove_rejected(topic: Topic, context: RequestContext) -> TopicResult | None:
+def _remove_rejected(topic: Topic, context: TxnContext) -> TopicResult | None:
     """Remove invalid partitions from the request and return their errors."""
     known = context.broker.image.topics.get(topic.name)
     error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import QuorumContext
 from moldau.machines.metadata.features import FeatureUpdate, FeatureUpdated, UpgradeType
 from moldau.machines.raft import (
     KRAFT_VERSION,
@@ -22,7 +22,7 @@ ONE_ERROR_FROM: Final = 2
 Result = UpdateFeaturesResponse.UpdatableFeatureResult
 
 
-async def handle(request: UpdateFeaturesRequest, context: RequestContext) -> UpdateFeaturesResponse:
+async def handle(request: UpdateFeaturesRequest, context: QuorumContext) -> UpdateFeaturesResponse:
     """Apply all updates or none; from version 2 on the response has one error for all."""
     context.authorize(Operation.ALTER, CLUSTER)
     updates = [_update(each, context.api_version) for each in request.feature_updates]
@@ -41,7 +41,7 @@ async def handle(request: UpdateFeaturesRequest, context: RequestContext) -> Upd
 
 
 async def _upgrade_kraft_version(
-    updates: Sequence[FeatureUpdate], request: UpdateFeaturesRequest, context: RequestContext
+    updates: Sequence[FeatureUpdate], request: UpdateFeaturesRequest, context: QuorumContext
 ) -> FeatureUpdated:
     """Raise kraft.version, which is a record of the quorum's own log and cannot be lowered."""
     update, *others = updates

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import QuorumContext
 from moldau.broker.requests.quorum_requests import check_member, endpoints_in
 from moldau.machines.raft import Leadership, RespondToVoterChange, Ticket, UpdateVoterRequested, Voter
 from moldau.model.ids import Address, NodeId
@@ -11,7 +11,7 @@ from moldau.wire.messages import UpdateRaftVoterRequest, UpdateRaftVoterResponse
 NO_ADDRESS: Final = Address("", -1)
 
 
-async def handle(request: UpdateRaftVoterRequest, context: RequestContext) -> UpdateRaftVoterResponse:
+async def handle(request: UpdateRaftVoterRequest, context: QuorumContext) -> UpdateRaftVoterResponse:
     """Respond at once: the voter retries if the change is lost."""
     check_member(request.cluster_id, context)
     supported = request.k_raft_version_feature

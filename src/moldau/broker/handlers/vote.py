@@ -1,6 +1,6 @@
 """Vote: a candidate requests this node's vote or pre-vote."""
 
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.handlers.contexts import QuorumContext
 from moldau.broker.requests.quorum_requests import check_member, leader_endpoints, only_partition
 from moldau.machines.raft import ReplicaKey, RespondToVote, Ticket, VoteRequested
 from moldau.model.ids import NodeId
@@ -8,7 +8,7 @@ from moldau.model.protocol import METADATA_PARTITION, METADATA_TOPIC, VOTER_KEY_
 from moldau.wire.messages import VoteRequest, VoteResponse
 
 
-async def handle(request: VoteRequest, context: RequestContext) -> VoteResponse:
+async def handle(request: VoteRequest, context: QuorumContext) -> VoteResponse:
     """Persist the vote before responding."""
     check_member(request.cluster_id, context)
     requested = only_partition(request.topics)

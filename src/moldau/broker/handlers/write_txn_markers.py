@@ -4,10 +4,10 @@ import asyncio
 from typing import Final
 
 from moldau.broker.access import CLUSTER, Operation
+from moldau.broker.handlers.contexts import TxnContext
 from moldau.broker.internal_topics import INTERNAL, OFFSETS_TOPIC
 from moldau.broker.partitions.commit_outcome import error_of_wait, time_out
 from moldau.broker.partitions.partition import Partition, TransactionEnding
-from moldau.broker.requests.context import RequestContext
 from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import (
     CoordinatorLoadInProgress,
@@ -37,7 +37,7 @@ class _PendingMarkers:
         self.groups: list[tuple[int, TransactionEnding, Result]] = []
 
 
-async def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> WriteTxnMarkersResponse:
+async def handle(request: WriteTxnMarkersRequest, context: TxnContext) -> WriteTxnMarkersResponse:
     """Respond per partition once its marker is committed to the ISR."""
     if not context.is_allowed(Operation.ALTER, CLUSTER):
         context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
@@ -48,7 +48,7 @@ async def handle(request: WriteTxnMarkersRequest, context: RequestContext) -> Wr
     return WriteTxnMarkersResponse(markers=markers)
 
 
-async def _write(marker: Requested, context: RequestContext, pending: _PendingMarkers, turn: TimeSlice) -> MarkerResult:
+async def _write(marker: Requested, context: TxnContext, pending: _PendingMarkers, turn: TimeSlice) -> MarkerResult:
     ending = TransactionEnding(
         marker.producer_id,
         marker.producer_epoch,
@@ -76,7 +76,12 @@ async def _write(marker: Requested, context: RequestContext, pending: _PendingMa
 
 
 def _end(
-    topic: str, index: int, ending: TransactionEnding, result: Result, context: RequestContext, pending: _PendingMarkers
+    topic: str,
+    index: int,
+    ending: TransactionEnding,
+    result: Result,
+    context: TxnContext,
+    pending: _PendingMarkers,
 ) -> None:
     partition = context.broker.partitions.get(topic, index)
     if partition.leading is not None:
@@ -86,7 +91,7 @@ def _end(
         pending.commits.append((partition.commit_wait(end_offset), partition, end_offset, result))
 
 
-async def _end_in_group_shard(index: int, ending: TransactionEnding, result: Result, context: RequestContext) -> None:
+async def _end_in_group_shard(index: int, ending: TransactionEnding, result: Result, context: TxnContext) -> None:
     """Settle the transaction's pending offsets in the shard that keeps them."""
     try:
         await context.broker.groups.shard_at(index).end_transaction(ending)
@@ -101,7 +106,7 @@ def _mapped_error(error: KafkaError) -> KafkaError:
     return NotEnoughReplicas(error.message) if isinstance(error, CoordinatorNotAvailable) else error
 
 
-async def _wait(pending: _PendingMarkers, context: RequestContext) -> None:
+async def _wait(pending: _PendingMarkers, context: TxnContext) -> None:
     waits = [wait for wait, *_ in pending.commits]
     timer = asyncio.get_running_loop().call_later(COMMIT_MS_MAX / 1000, time_out, *waits)
     try:

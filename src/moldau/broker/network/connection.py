@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from moldau.broker.access import ANONYMOUS
+from moldau.broker.network.host import NetworkHost
 from moldau.broker.network.response_queue import PendingResponse, ResponseQueue
 from moldau.broker.network.taskless_handler import TasklessHandler, resume
 from moldau.broker.requests.context import CloseConnection, RequestContext
@@ -26,7 +27,6 @@ from moldau.wire.codec import Malformed
 from moldau.wire.framing import RequestHeader, frame_response, parse_request_header
 
 if TYPE_CHECKING:
-    from moldau.broker.broker import Broker
     from moldau.broker.network.connection_limits import ConnectionLimits
     from moldau.broker.requests.fast_path import FastPath, RequestQuota
     from moldau.broker.requests.router import Api, Router
@@ -60,7 +60,7 @@ class ServedConnection:
         "when_lost",
     )
 
-    def __init__(self, broker: "Broker", router: "Router", listener: str, limits: "ConnectionLimits") -> None:
+    def __init__(self, broker: NetworkHost, router: "Router", listener: str, limits: "ConnectionLimits") -> None:
         self._broker = broker
         self._listener = listener
         self._router = router
@@ -150,7 +150,9 @@ class ServedConnection:
         if self._delay_tolerant_in_row == DELAY_TOLERANT_MIN:
             self.transport.may_defer_reads = all(each.tolerates_delay for each in self._fast_paths.values())
 
-    def _learn(self, api: "Api", frame: memoryview, request: Any, context: RequestContext, response: Any) -> None:
+    def _learn(
+        self, api: "Api", frame: memoryview, request: Any, context: RequestContext[NetworkHost], response: Any
+    ) -> None:
         """Let the fast path of this API cache the request; create it when the API is first used."""
         fast_path = self._fast_paths.get(api.key)
         if fast_path is None:
@@ -207,10 +209,10 @@ class ServedConnection:
         assert self._transport is not None
         return self._transport
 
-    def context(self, header: RequestHeader, started_ms: float) -> RequestContext:
+    def context(self, header: RequestHeader, started_ms: float) -> RequestContext[NetworkHost]:
         return RequestContext(self._broker, self._listener, self.peer, self.principal, header, started_ms, self)
 
-    def _start(self, api: "Api", request: Any, context: RequestContext) -> Any:
+    def _start(self, api: "Api", request: Any, context: RequestContext[NetworkHost]) -> Any:
         """Start the handler. Returns its response if it did not wait; that response is sent then."""
         coroutine = api.handle(request, context)
         try:
@@ -232,7 +234,12 @@ class ServedConnection:
         return response
 
     def _resume_later(
-        self, api: "Api", request: Any, context: RequestContext, coroutine: Coroutine[Any, Any, Any], awaited: object
+        self,
+        api: "Api",
+        request: Any,
+        context: RequestContext[NetworkHost],
+        coroutine: Coroutine[Any, Any, Any],
+        awaited: object,
     ) -> None:
         pending = self.responses.reserve(context.weight)
         if not api.needs_task:
@@ -250,7 +257,7 @@ class ServedConnection:
         task.add_done_callback(lambda done: self._waiting.pop(done, None))
 
     async def _wait(
-        self, api: "Api", request: Any, context: RequestContext, rest: Any, pending: PendingResponse
+        self, api: "Api", request: Any, context: RequestContext[NetworkHost], rest: Any, pending: PendingResponse
     ) -> None:
         try:
             response, failure = await rest, None
@@ -264,7 +271,7 @@ class ServedConnection:
         self,
         api: "Api",
         request: Any,
-        context: RequestContext,
+        context: RequestContext[NetworkHost],
         pending: PendingResponse,
         response: Any,
         error: Exception | None,
@@ -280,7 +287,9 @@ class ServedConnection:
             case _:
                 self._respond_to_failure(api, request, context, error, pending)
 
-    def _finish(self, api: "Api", context: RequestContext, response: Any, pending: PendingResponse | None) -> None:
+    def _finish(
+        self, api: "Api", context: RequestContext[NetworkHost], response: Any, pending: PendingResponse | None
+    ) -> None:
         pieces: list[Piece] = []
         if response is not None:
             try:
@@ -308,7 +317,12 @@ class ServedConnection:
         self.close_with_error("unserved", f"API {header.api_key} version {header.api_version} is not supported")
 
     def _respond_to_failure(
-        self, api: "Api", request: Any, context: RequestContext, error: Exception, pending: PendingResponse | None
+        self,
+        api: "Api",
+        request: Any,
+        context: RequestContext[NetworkHost],
+        error: Exception,
+        pending: PendingResponse | None,
     ) -> None:
         """A disk error has an error code of its own; anything else is a bug."""
         rejection: KafkaError
@@ -324,7 +338,7 @@ class ServedConnection:
     def _log_disk_error(self, what: str, error: OSError) -> None:
         self._broker.complaints.write("disk", f"{what} failed: {error}", logging.ERROR)
 
-    def _report_bug(self, api: "Api", context: RequestContext, error: Exception) -> None:
+    def _report_bug(self, api: "Api", context: RequestContext[NetworkHost], error: Exception) -> None:
         api.meter.errors += 1
         self._broker.report_bug(f"{api.name} version {context.api_version} from {self.peer}", error)
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from moldau.broker.broker import Broker
 from moldau.broker.network.connection import ServedConnection
 from moldau.broker.network.connection_limits import ConnectionLimits
+from moldau.broker.network.host import NetworkHost
 from moldau.broker.requests.router import Routers
 from moldau.model.listeners import Listener as NamedListener
 from moldau.model.ports import Listener, Network
@@ -16,7 +16,7 @@ class Listeners:
     Controller listeners have limits of their own: they open earlier, and clients cannot exhaust them.
     """
 
-    def __init__(self, broker: Broker, routers: Routers, network: Network) -> None:
+    def __init__(self, broker: NetworkHost, routers: Routers, network: Network) -> None:
         self._broker = broker
         self._routers = routers
         self._network = network

@@ -2,14 +2,14 @@
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from moldau.broker.access import ANONYMOUS, Operation, Resource, ResourceKind, authorization_error
+from moldau.broker.access import ANONYMOUS, Authorizer, Operation, Resource, ResourceKind, authorization_error
+from moldau.broker.runtime.rate_limited_logger import RateLimitedLogger
 from moldau.model.ports import Clock
 from moldau.wire.framing import RequestHeader
 
 if TYPE_CHECKING:
-    from moldau.broker.broker import Broker
     from moldau.broker.requests.leader_hints import LeaderHints
 
 
@@ -24,8 +24,30 @@ class ClientConnection(Protocol):
     when_lost: Callable[[], None] | None
 
 
-class RequestContext:
-    """The client, listener and version of a request, and the broker that handles it."""
+class ContextHost(Protocol):
+    """The parts of the broker that every request needs."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def complaints(self) -> RateLimitedLogger: ...
+
+    @property
+    def authorizer(self) -> Authorizer: ...
+
+    @property
+    def allows_all(self) -> bool: ...
+
+    @property
+    def controller_listeners(self) -> tuple[str, ...]: ...
+
+
+HostT_co = TypeVar("HostT_co", bound=ContextHost, covariant=True)
+
+
+class RequestContext(Generic[HostT_co]):
+    """The client, listener and version of a request, and the parts of the broker that its handler may use."""
 
     __slots__ = (
         "api_version",
@@ -44,7 +66,7 @@ class RequestContext:
 
     def __init__(
         self,
-        broker: "Broker",
+        broker: HostT_co,
         listener: str,
         peer: str,
         principal: str,
@@ -122,12 +144,12 @@ class RequestContext:
         return bits
 
 
-class OwnContext(RequestContext):
+class OwnContext(RequestContext[HostT_co]):
     """A request that a node makes to itself: everything is allowed, and there is no connection."""
 
     __slots__ = ()
 
-    def __init__(self, broker: "Broker", header: RequestHeader) -> None:
+    def __init__(self, broker: HostT_co, header: RequestHeader) -> None:
         listener = next(iter(broker.controller_listeners), "")
         super().__init__(broker, listener, "this node", ANONYMOUS, header, broker.clock.monotonic_ms())
 

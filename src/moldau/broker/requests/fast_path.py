@@ -46,7 +46,7 @@ class FastPathConnection(Protocol):
     @property
     def transport(self) -> "Connection": ...
 
-    def context(self, header: "RequestHeader", started_ms: float) -> "RequestContext":
+    def context(self, header: "RequestHeader", started_ms: float) -> "RequestContext[Any]":
         """The context of a request that came over this connection."""
         ...
 
@@ -67,7 +67,7 @@ class FastPath(Protocol):
         """Handle the request, or return False without any effect."""
         ...
 
-    def learn(self, frame: memoryview, request: Any, context: "RequestContext", response: Any) -> None:
+    def learn(self, frame: memoryview, request: Any, context: "RequestContext[Any]", response: Any) -> None:
         """Cache a request that its handler was started with; `response` is None while the handler waits."""
         ...
 
@@ -84,5 +84,5 @@ class FastPathFactory(Protocol):
     """Creates the fast path of an API when the API is first used on a connection; None if this use has none."""
 
     def __call__(
-        self, connection: FastPathConnection, request: Any, context: "RequestContext", meter: "ApiMeter"
+        self, connection: FastPathConnection, request: Any, context: "RequestContext[Any]", meter: "ApiMeter"
     ) -> FastPath | None: ...

@@ -2,25 +2,36 @@
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from moldau.broker.access import CLUSTER, Operation
-from moldau.broker.requests.context import RequestContext
+from moldau.broker.requests.context import ContextHost, RequestContext
 from moldau.machines.raft import Endpoints, Leadership
 from moldau.model.errors import InconsistentClusterId, InvalidRequest
 from moldau.model.ids import Address
 from moldau.model.protocol import METADATA_PARTITION, METADATA_TOPIC
 
+
+class ClusterMember(ContextHost, Protocol):
+    """This node as a member of its cluster."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def cluster_id(self) -> str: ...
+
+
 logger = logging.getLogger(__name__)
 
 
-def check_member(cluster_id: str | None, context: RequestContext) -> None:
+def check_member(cluster_id: str | None, context: RequestContext[ClusterMember]) -> None:
     """Reject unauthorized nodes and nodes of another cluster."""
     context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
     check_cluster(cluster_id, context)
 
 
-def check_cluster(cluster_id: str | None, context: RequestContext) -> None:
+def check_cluster(cluster_id: str | None, context: RequestContext[ClusterMember]) -> None:
     known = context.broker.cluster_id
     if cluster_id is not None and cluster_id != known:
         message = f"Node {context.broker.node_id} belongs to cluster {known}, not to {cluster_id}."

@@ -3,21 +3,19 @@
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Flag
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
-from moldau.broker.requests.context import OwnContext, RequestContext
+from moldau.broker.controllers.controller_channel import ControllerChannel
+from moldau.broker.requests.context import ContextHost, OwnContext, RequestContext
 from moldau.broker.requests.fast_path import FastPathFactory
 from moldau.broker.runtime.meters import ApiMeter
 from moldau.model.errors import ErrorCode, KafkaError, NotController
 from moldau.wire.codec import request_decoder
 from moldau.wire.framing import RequestHeader
 
-if TYPE_CHECKING:
-    from moldau.broker.broker import Broker
-
 THIS_NODE: Final = "this node"  # client id of requests that a node handles for itself
 
-Handle = Callable[[Any, RequestContext], Coroutine[Any, Any, Any]]
+Handle = Callable[[Any, RequestContext[Any]], Coroutine[Any, Any, Any]]
 
 
 class ErrorResponder(Protocol):
@@ -80,10 +78,20 @@ def with_error_code(response: Callable[..., Any]) -> ErrorResponder:
     return error_response
 
 
+class ForwardingHost(ContextHost, Protocol):
+    """For requests that the active controller handles."""
+
+    @property
+    def controller(self) -> ControllerChannel: ...
+
+
+ForwardingContext = RequestContext[ForwardingHost]
+
+
 def forwarded(decide: Handle) -> Handle:
     """Handle the request on the active controller or on a controller listener; otherwise forward it."""
 
-    def handle(request: Any, context: RequestContext) -> Coroutine[Any, Any, Any]:
+    def handle(request: Any, context: ForwardingContext) -> Coroutine[Any, Any, Any]:
         link = context.broker.controller
         if link.is_here or context.is_from_controllers:
             return decide(request, context)
@@ -119,7 +127,7 @@ class Routers:
 class LocalHandler:
     """Implements `LocalRequests` with the handlers of this node."""
 
-    def __init__(self, broker: "Broker", routers: Routers) -> None:
+    def __init__(self, broker: ContextHost, routers: Routers) -> None:
         self._broker = broker
         self._routers = routers
 

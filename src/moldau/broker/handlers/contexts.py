@@ -1,0 +1,120 @@
+"""The parts of the broker that each family of handlers uses.
+
+`Broker` has all of them. A handler names the context of its family, so that its signature states what it may touch.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from moldau.broker.cluster.lost_brokers import LostBrokers
+from moldau.broker.configs.broker_settings import BrokerSettings
+from moldau.broker.configs.resolution import BrokerTexts, DescribedSetting
+from moldau.broker.controllers.failure_detector import FailureDetector
+from moldau.broker.controllers.producer_ids import ProducerIds
+from moldau.broker.controllers.topic_creation import TopicHost
+from moldau.broker.groups.group_coordinator import Groups
+from moldau.broker.partitions.record_validation import RecordValidator
+from moldau.broker.partitions.table import Partitions
+from moldau.broker.requests.context import ContextHost, RequestContext
+from moldau.broker.requests.quorum_requests import ClusterMember
+from moldau.broker.runtime.meters import TrafficMeter
+from moldau.broker.transactions.verification import TransactionHost
+from moldau.machines.metadata.image import BrokerImage, MetadataImage, VersionRange
+from moldau.model.ids import Address
+from moldau.model.ports import Random
+
+
+class MetadataHost(ContextHost, Protocol):
+    """For handlers that need the metadata of the cluster, and no more."""
+
+    @property
+    def image(self) -> MetadataImage: ...
+
+
+class QuorumHost(MetadataHost, ClusterMember, TopicHost, Protocol):
+    """For requests between members of the quorum, and those that the active controller decides."""
+
+    @property
+    def failure_detector(self) -> FailureDetector: ...
+
+    def describe_topic(self, overrides: Mapping[str, str]) -> list[DescribedSetting]: ...
+
+
+class ClusterHost(MetadataHost, ClusterMember, TopicHost, Protocol):
+    """For handlers that describe the cluster to a client, and may create the topics that it asks for."""
+
+    @property
+    def settings(self) -> BrokerSettings: ...
+
+    @property
+    def texts(self) -> BrokerTexts: ...
+
+    @property
+    def controller_id(self) -> int: ...
+
+    @property
+    def departures(self) -> LostBrokers: ...
+
+    @property
+    def supported_features(self) -> Mapping[str, VersionRange]: ...
+
+    def reachable_brokers(
+        self, listener: str, *, fenced_too: bool = False
+    ) -> Iterator[tuple[BrokerImage, Address]]: ...
+
+
+class LogHost(MetadataHost, Protocol):
+    """For handlers that read or change logs of this broker."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def data_folder(self) -> str: ...
+
+    @property
+    def partitions(self) -> Partitions: ...
+
+    def disk_room(self) -> tuple[int, int]: ...
+
+
+class ProduceHost(MetadataHost, TransactionHost, Protocol):
+    """For Produce."""
+
+    @property
+    def partitions(self) -> Partitions: ...
+
+    @property
+    def inspection(self) -> RecordValidator: ...
+
+    @property
+    def traffic(self) -> TrafficMeter: ...
+
+
+class GroupHost(MetadataHost, Protocol):
+    """For requests to group coordinators."""
+
+    @property
+    def groups(self) -> Groups: ...
+
+    @property
+    def random(self) -> Random: ...
+
+
+class TxnHost(GroupHost, TransactionHost, Protocol):
+    """For requests to transaction coordinators, and to the group coordinators that take part in a transaction."""
+
+    @property
+    def partitions(self) -> Partitions: ...
+
+    @property
+    def producer_ids(self) -> ProducerIds: ...
+
+
+MetadataContext = RequestContext[MetadataHost]
+QuorumContext = RequestContext[QuorumHost]
+ClusterContext = RequestContext[ClusterHost]
+LogContext = RequestContext[LogHost]
+ProduceContext = RequestContext[ProduceHost]
+GroupContext = RequestContext[GroupHost]
+TxnContext = RequestContext[TxnHost]
