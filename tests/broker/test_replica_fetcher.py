@@ -23,13 +23,13 @@ class Wire:
 
     def __init__(self) -> None:
         self.requests: list[Any] = []
-        self._hears: list[Any] = []
+        self._callbacks: list[Any] = []
 
-    def borrow(self, request: Any, *, timeout_ms: float, hear: Any, fail: Any) -> None:  # noqa: ARG002
+    def send_borrowing(self, request: Any, *, timeout_ms: float, on_response: Any, on_error: Any) -> None:  # noqa: ARG002
         self.requests.append(request)
-        self._hears.append(hear)
+        self._callbacks.append(on_response)
 
-    def borrow_at_once(
+    def try_send_raw(
         self,
         message: Any,
         versions: tuple[int, int],
@@ -37,25 +37,25 @@ class Wire:
         timeout_ms: float,
         write: Any,
         read: Any,  # noqa: ARG002
-        hear: Any,
-        fail: Any,
+        on_response: Any,
+        on_error: Any,
     ) -> bool:
         frame = write(versions[1], 1, b"c")
         request, _ = request_decoder(message.API_KEY, versions[1])(memoryview(frame), 4 + 8 + 2 + 1 + 1)
-        self.borrow(request, timeout_ms=timeout_ms, hear=hear, fail=fail)
+        self.send_borrowing(request, timeout_ms=timeout_ms, on_response=on_response, on_error=on_error)
         return True
 
     def answer(self, response: FetchResponse | None = None) -> None:
         """The oldest one, with nothing new unless told otherwise."""
-        self._hears.pop(0)(response or FetchResponse(session_id=5, responses=[]))
+        self._callbacks.pop(0)(response or FetchResponse(session_id=5, responses=[]))
 
     @property
-    def under_way(self) -> int:
-        return len(self._hears)
+    def in_flight(self) -> int:
+        return len(self._callbacks)
 
 
 def fetcher_on(wire: Wire) -> ReplicaFetcher:
-    means = FetcherDependencies(
+    dependencies = FetcherDependencies(
         node_id=2,
         peers=cast(Any, SimpleNamespace(link_to=lambda *_: wire)),
         clock=cast(Any, SimpleNamespace(wall_ms=lambda: 0)),
@@ -66,7 +66,7 @@ def fetcher_on(wire: Wire) -> ReplicaFetcher:
         broker_epoch=lambda: 7,
         failed=lambda _, error: pytest.fail(str(error)),
     )
-    return ReplicaFetcher(1, "replicas", means)
+    return ReplicaFetcher(1, "replicas", dependencies)
 
 
 class Stand:
@@ -106,7 +106,7 @@ async def in_session(wire: Wire, fetcher: ReplicaFetcher, *followed: Any) -> Non
     wire.answer()
     fetcher.add(new(9))
     await asyncio.sleep(0)
-    assert wire.under_way == IN_FLIGHT_MAX
+    assert wire.in_flight == IN_FLIGHT_MAX
 
 
 @pytest.mark.proves("H5", part="fencing")
@@ -137,7 +137,7 @@ def test_a_partition_that_goes_and_comes_is_forgotten_and_named_in_one_fetch() -
         fetcher.remove(first)
         fetcher.add(new(0))
         await asyncio.sleep(0)
-        assert wire.under_way == IN_FLIGHT_MAX, "no third one"
+        assert wire.in_flight == IN_FLIGHT_MAX, "no third one"
         wire.answer()
         assert (named(wire.requests[-1]), forgotten(wire.requests[-1])) == ([0], [0])
         await fetcher.close()

@@ -83,14 +83,14 @@ def test_what_only_a_lost_leader_had_is_cut_off_when_it_returns(
     batches_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     later: list[Truncation] = []
-    cut_later = ReplicaFetcher._cut_later
+    cut_later = ReplicaFetcher._truncate_in_slices
 
     async def seen(fetcher: ReplicaFetcher, following: FollowerRole, cut: Truncation, replay: ProducerReplay) -> None:
         later.append(cut)
         await cut_later(fetcher, following, cut, replay)
 
     monkeypatch.setattr(recovery, "REPLAY_SLICE_BATCHES", batches_at_once)
-    monkeypatch.setattr(ReplicaFetcher, "_cut_later", seen)
+    monkeypatch.setattr(ReplicaFetcher, "_truncate_in_slices", seen)
 
     async def script(cluster: Cluster) -> None:
         await create(cluster)

@@ -1,12 +1,12 @@
-"""Brokers that have just gone, and what clients are told of them meanwhile.
+"""Brokers that have just been lost, and how Metadata responses treat them meanwhile.
 
-A client that loses its leader asks the next broker for the new one within a millisecond, long before one is elected. If
-it is given the old one again, librdkafka waits for most of a second before it asks anew. We lose our own connection to
-the dying broker at about the same moment. So who asks once more is answered some milliseconds later, and who asks for
-what a lost broker leads, when somebody else leads it.
+A client that loses its leader requests metadata from another broker within a millisecond, long before a new leader is
+elected. If the response names the old leader, librdkafka waits most of a second before it retries. This broker loses
+its own connection to the dying one at about the same time. So a repeated Metadata request is delayed by some
+milliseconds and, for topics that a lost broker leads, until another broker leads them.
 
-And librdkafka drops a broker that is no longer listed together with what it was about to move from there to the new
-leader, and begins again a second later. So a broker that was fenced is listed a little longer.
+Also, librdkafka drops a broker that is no longer listed together with the requests it was about to move to the new
+leader, and starts over a second later. So a fenced broker stays listed a little longer.
 """
 
 import asyncio
@@ -18,31 +18,31 @@ from moldau.machines.metadata.image import BrokerImage, MetadataImage, TopicImag
 from moldau.model.ids import Address
 from moldau.model.ports import Clock
 
-NOTICED_MS: Final = 20.0  # the connections of a dying process are closed one after the other
-HELD_MS_MAX: Final = 400.0  # from the loss of a connection on; what takes longer is not a process that was killed
+NOTICED_MS: Final = 20.0  # a dying process closes its connections one after the other
+HELD_MS_MAX: Final = 400.0  # from the loss of a connection on; a killed process is replaced faster than this
 LISTED_MS: Final = 5_000.0
 
 
 class LostBrokers:
-    """`lost` hears of connections that end, `followed` of each new image."""
+    """`lost` is called when a connection ends, `followed` with each new image."""
 
     def __init__(self, node_id: int, clock: Clock, publishing: MetadataPublisher, listener: Callable[[], str]) -> None:
         self._node_id = node_id
         self._clock = clock
         self._publishing = publishing
-        self._listener = listener  # on which brokers reach each other
+        self._listener = listener  # the inter-broker listener
         self._lost_ms: dict[int, float] = {}
         self._fenced_ms: dict[int, float] = {}
 
     def lost(self, address: Address, reason: str) -> None:  # noqa: ARG002 - whatever it was
-        """A connection of ours has ended."""
+        """A connection to another broker has ended."""
         listener = self._listener()
         for broker in self._publishing.image.brokers.values():
             if broker.is_active and broker.broker_id != self._node_id and broker.address(listener) == address:
                 self._lost_ms[broker.broker_id] = self._clock.monotonic_ms()
 
     def followed(self, before: MetadataImage, after: MetadataImage) -> None:
-        """Another image is in effect."""
+        """A new image is in effect."""
         if before.brokers is after.brokers:
             return
         now_ms = self._clock.monotonic_ms()
@@ -56,16 +56,16 @@ class LostBrokers:
             del self._fenced_ms[gone]
 
     def is_listed(self, broker: BrokerImage) -> bool:
-        """Whether clients should be told of this broker: it serves, or did so a moment ago."""
+        """Whether to list this broker: it is unfenced, or was a moment ago."""
         if not broker.is_fenced:
             return True
         fenced_ms = self._fenced_ms.get(broker.broker_id)
         return fenced_ms is not None and self._clock.monotonic_ms() - fenced_ms < LISTED_MS
 
     async def settle(self, topics: Callable[[MetadataImage], Iterable[TopicImage]], *, is_retry: bool) -> None:
-        """Until none of these topics is led by a broker that seems to be dying, or until it does not seem so any more.
+        """Wait until none of these topics is led by a broker that seems to be dying.
 
-        Who asks for the first time, and who asks for what we lead ourselves, does not wait.
+        First requests of a connection, and requests for topics that this broker leads, do not wait.
         """
         if is_retry and not self._lost_ms and self._are_led_elsewhere(topics(self._publishing.image)):
             await asyncio.sleep(NOTICED_MS / 1000)

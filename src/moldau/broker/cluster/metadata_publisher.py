@@ -1,4 +1,10 @@
-"""The broker follows the metadata: each committed image is put into effect here, then shown to handlers."""
+"""Puts each committed metadata image into effect on this broker, then publishes it to handlers.
+
+    metadata driver --image, delta--> queue --merged--> partitions, groups, transactions, ... --> `image` (handlers)
+
+One task applies the images in order. Deltas that queue up while one is being applied are merged and applied together.
+Handlers see an image only after it is in effect, so a partition that they find in it is open and has its role.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,12 +16,12 @@ Follow = Callable[[MetadataImage, MetadataDelta], Awaitable[None]]
 
 
 class MetadataPublisher:
-    """Images come in as they are committed, one after the other; changes that queue up are taken together."""
+    """Applies committed images one after the other; queued changes are merged."""
 
     def __init__(self, follow: Follow, on_failure: Callable[[BaseException], None]) -> None:
         self._follow = follow
         self._on_failure = on_failure
-        self.image = MetadataImage()  # what handlers see: everything in it is in effect here
+        self.image = MetadataImage()  # the published image: everything in it is in effect
         self._newest = MetadataImage()
         self._delta = MetadataDelta()
         self._task: asyncio.Task[None] | None = None
@@ -23,20 +29,20 @@ class MetadataPublisher:
         self._waits: list[tuple[Callable[[MetadataImage], bool], asyncio.Future[None]]] = []
 
     def committed(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """The metadata driver's news."""
+        """Subscriber of the metadata driver."""
         self._newest = image
         self._delta = self._delta.then(delta)
         if self._task is None and not self._is_closed:
             self._task = asyncio.get_running_loop().create_task(self._catch_up())
 
     async def caught_up(self) -> None:
-        """Until everything committed so far is in effect here."""
+        """Wait until everything committed so far is in effect."""
         wanted = self._newest.offset
         if self.image is not self._newest:
             await self.until(lambda image: image.offset >= wanted)
 
     async def until(self, is_so: Callable[[MetadataImage], bool], timeout_ms: float | None = None) -> bool:
-        """Until an image is in effect here of which this is true; False if that takes longer than it may."""
+        """Wait until an image that satisfies the condition is in effect; False on timeout."""
         if is_so(self.image):
             return True
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -72,7 +78,7 @@ class MetadataPublisher:
                 self._waits.append((is_so, done))
 
     async def close(self) -> None:
-        """What is committed from now on is for the next start: a log that is closed neither leads nor follows."""
+        """Ignore later images: a closed log neither leads nor follows."""
         self._is_closed = True
         if self._task is not None:
             await asyncio.wait([self._task])

@@ -1,4 +1,4 @@
-"""Connections to other nodes of the cluster: opened when they are needed, kept, and opened again after a loss."""
+"""Connections to other nodes: opened on demand, kept, and reopened after a loss."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from moldau.model.units import SECOND_MS
 
 LostListener = Callable[[Address, str], None]
 
-LINKS_MAX: Final = 1024  # far more than nodes times purposes; beyond it the one used longest ago is closed
+LINKS_MAX: Final = 1024  # far more than nodes times purposes; beyond it the least recently used one is closed
 BACKOFF_FIRST_MS: Final = 20.0
 BACKOFF_LONGEST_MS: Final = 500.0
 CONNECT_MS: Final = 2 * SECOND_MS
@@ -23,7 +23,7 @@ REQUESTS_WAITING_MAX: Final = 1000
 
 
 class _Route:
-    """The way to one address for one purpose: a link while there is one, and when the next may be tried."""
+    """The route to one address for one purpose: its connection, if any, and when to reconnect."""
 
     __slots__ = ("failures", "link", "opening", "try_at_ms")
 
@@ -35,7 +35,7 @@ class _Route:
 
 
 class Peers:
-    """Asks other nodes. Every failure to get an answer is an `OSError`: lost, refused or late."""
+    """Sends requests to other nodes. Every failure is an `OSError`: lost, refused or timed out."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Peers:
         )
         self._authentication = authentication
         self._routes: dict[tuple[Address, str], _Route] = {}
-        self.on_lost: list[LostListener] = []  # told of each open connection that ends, unless we close it
+        self.on_lost: list[LostListener] = []  # called for each connection that ends, unless closed by us
         self._is_closed = False
 
     async def ask(
@@ -64,10 +64,10 @@ class Peers:
         purpose: str = "",
         version_at_most: int | None = None,
     ) -> Any:
-        """The answer of whoever listens there, within `timeout_ms` from now, connecting included.
+        """Return the response of the node at `address`, within `timeout_ms`, connecting included.
 
-        Requests of one purpose share a connection, and responses on it keep their order: what waits at the other
-        side holds up those behind it, and one that gets no answer in time takes the connection along.
+        Requests of one purpose share a connection, and its responses are in order: a delayed response delays those
+        behind it, and a timeout closes the connection.
         """
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         link = self.link_to(address, purpose) or await self.connect(address, purpose, timeout_ms)
@@ -75,13 +75,13 @@ class Peers:
         return await link.send(request, timeout_ms=left_ms, version_at_most=version_at_most)
 
     async def is_refused(self, address: Address) -> bool:
-        """Knock: whether the machine answers that nobody listens there. Silence is no refusal."""
+        """Probe the address: whether the connection is refused. A timeout is not a refusal."""
         try:
             async with asyncio.timeout(PROBE_MS / 1000):
                 await self._network.connect(address, _Knock(), self._settings.frame_bytes_max)
         except ConnectionRefusedError:
             return True
-        except OSError:  # a time-out is one too
+        except OSError:  # includes timeouts
             return False
         return False
 
@@ -90,7 +90,7 @@ class Peers:
         return route is not None and route.link is not None and not route.link.is_closed
 
     async def close(self) -> None:
-        """Close every connection, for good; who still waits for an answer hears that we did."""
+        """Close every connection for good; pending requests fail."""
         self._is_closed = True
         routes = list(self._routes.values())
         self._routes.clear()
@@ -103,28 +103,28 @@ class Peers:
     # Connections
 
     def link_to(self, address: Address, purpose: str) -> Link | None:
-        """The connection for this purpose, if it stands."""
+        """The connection for this purpose, if it is open."""
         link = self._route(address, purpose).link
         return None if link is None or link.is_closed or self._is_closed else link
 
     async def connect(self, address: Address, purpose: str, timeout_ms: float) -> Link:
-        """The connection for this purpose, opened unless it stands."""
+        """The connection for this purpose, opened if necessary."""
         if self._is_closed:
-            raise ConnectionLost("this node closes its connections", was_sent=False)
+            raise ConnectionLost("this node is shutting down", was_sent=False)
         route = self._route(address, purpose)
         if route.link is not None and not route.link.is_closed:
             return route.link
         if route.opening is None:
             route.opening = asyncio.get_running_loop().create_task(self._open(address, route))
             route.opening.add_done_callback(lambda done: _opened(route, done))
-        # Others may wait for the same connection: one who stops waiting must not stop it.
+        # Others may wait for the same connection: a cancelled waiter must not cancel it.
         done, _ = await asyncio.wait([route.opening], timeout=max(0.0, timeout_ms) / 1000)
         if not done:
             raise ResponseTimeout(f"no connection to {address} in time", was_sent=False)
         return done.pop().result()
 
     def _route(self, address: Address, purpose: str) -> _Route:
-        """The route, which is now the one used last."""
+        """The route, marked as the most recently used."""
         route = self._routes.pop((address, purpose), None) or _Route()
         self._routes[address, purpose] = route
         if len(self._routes) > LINKS_MAX:
@@ -139,7 +139,7 @@ class Peers:
             route.link.abort()
 
     async def _open(self, address: Address, route: _Route) -> Link:
-        """Not before the wait after the last failure is over: a peer that is gone is not asked all the time."""
+        """Wait for the backoff after the last failure: do not reconnect to a lost peer all the time."""
         authentication = self._authentication() if self._authentication else None
         link = Link(
             address, self._clock, self._settings, authentication, on_lost=lambda reason: self._lost(address, reason)
@@ -150,8 +150,8 @@ class Peers:
         except OSError as error:
             self._hold_off(route)
             raise cannot_reach([(address, error)]) from error
-        except asyncio.CancelledError:  # by `close`: those who wait for the connection are not cancelled themselves
-            raise ConnectionLost(f"gave up connecting to {address}", was_sent=False) from None
+        except asyncio.CancelledError:  # by `close`: tasks that wait for the connection are not cancelled themselves
+            raise ConnectionLost(f"connecting to {address} was cancelled", was_sent=False) from None
         route.failures = 0
         route.link = link
         return link
@@ -170,20 +170,20 @@ class Peers:
 def _opened(route: _Route, task: asyncio.Task[Link]) -> None:
     route.opening = None
     if not task.cancelled():
-        task.exception()  # whoever waited heard of it; if nobody waits any more, nobody needs to
+        task.exception()  # mark it as retrieved: waiters got it, if there are any
 
 
 class _Knock:
-    """Goes away as soon as the door opens."""
+    """Disconnects as soon as it is connected."""
 
     def connected(self, connection: Connection) -> None:
         connection.close()
 
     def frame_received(self, frame: memoryview) -> None:
-        """Nothing was asked."""
+        """There are no responses."""
 
     def drained(self) -> None:
-        """Nothing was sent."""
+        """There are no requests."""
 
     def disconnected(self, reason: str) -> None:
-        """That is what we wanted."""
+        """Expected."""

@@ -1,4 +1,4 @@
-"""What of the cluster can be reached by those who came in through one listener, as Metadata tells it."""
+"""The brokers and leaders that clients of one listener can reach, for Metadata responses."""
 
 from collections.abc import Iterator
 from typing import Protocol
@@ -18,7 +18,7 @@ class ListenerView(Protocol):
 
 
 class ReachableBrokers:
-    """Made once for each answer: the brokers that live and have an address on this listener."""
+    """Built per response: the live brokers with an address on this listener."""
 
     __slots__ = ("_alive", "_known")
 
@@ -27,7 +27,7 @@ class ReachableBrokers:
         self._known = frozenset(each.broker_id for each in broker.image.brokers.values() if not each.is_fenced)
 
     def leader_of(self, partition: PartitionImage) -> tuple[int, ErrorCode]:
-        """Who leads; nobody, and why, where the leader could not be reached."""
+        """The leader; none, with an error code, if it cannot be reached through this listener."""
         if partition.leader in self._alive:
             return partition.leader, ErrorCode.NONE
         is_elsewhere = partition.leader in self._known

@@ -1,1 +1,1 @@
-"""A broker and its controllers: finding the active one, asking it, staying registered with it."""
+"""A broker and its controllers: discovery of the active one, requests to it, registration and heartbeats."""

@@ -1,4 +1,4 @@
-"""The way to the active controller, wherever it is: this node itself, or another that is found and asked."""
+"""The channel to the active controller: this node itself, or another one that is discovered."""
 
 import asyncio
 from math import inf
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from moldau.broker.drivers.metadata import MetadataDriver
     from moldau.model.ports import Clock
 
-ASK_MS: Final = 20 * SECOND_MS  # less than the patience of most clients, so that they hear what is wrong
+ASK_MS: Final = 20 * SECOND_MS  # shorter than most client timeouts, so that clients get the error
 RETRY_FIRST_MS: Final = 10.0
 RETRY_LONGEST_MS: Final = 200.0
-CONTROLLER: Final = "controller"  # the connection for what brokers ask on their own behalf
-FORWARDED: Final = "forwarded"  # and that for what their clients ask
+CONTROLLER: Final = "controller"  # the connection for the broker's own requests
+FORWARDED: Final = "forwarded"  # the connection for forwarded client requests
 NEW_VOTERS: Final = (
     "forwarded, new voters"  # whose answers wait until one has caught up: nothing else waits behind them
 )
@@ -66,7 +66,7 @@ class OwnRequest(NamedTuple):
 
 
 class ControllerHost(Protocol):
-    """The parts of the node that the link uses."""
+    """The parts of the node that the channel uses."""
 
     @property
     def clock(self) -> "Clock": ...
@@ -82,12 +82,12 @@ class ControllerHost(Protocol):
 
 
 class ControllerChannel:
-    """Asks the active controller, and the next one when it changes, until there is an answer or time is up."""
+    """Sends requests to the active controller, retrying with the next one until there is a response or a timeout."""
 
     def __init__(self, broker: ControllerHost, peers: Peers) -> None:
         self._broker = broker
         self._peers = peers
-        self._heard_ms = -inf  # when a controller answered last
+        self._heard_ms = -inf  # when a controller last responded
 
     @property
     def is_here(self) -> bool:
@@ -96,14 +96,14 @@ class ControllerChannel:
 
     @property
     def is_in_touch(self) -> bool:
-        """Whether one has answered in the time after which it would take this broker for gone."""
+        """Whether a controller has responded within the broker session timeout."""
         silent_ms = self._broker.clock.monotonic_ms() - self._heard_ms
         return silent_ms < self._broker.settings.broker_session_timeout_ms
 
     async def ask(self, request: Any, *, timeout_ms: float = ASK_MS, purpose: str = CONTROLLER) -> Any:
-        """The answer, error code and all; only NOT_CONTROLLER is never one. `RequestTimedOut` when nobody gives one.
+        """Return the response, errors included except NOT_CONTROLLER; raises `RequestTimedOut` without one.
 
-        What was asked may have been done although its answer was lost, and is then asked again.
+        A request may have been applied although its response was lost, and is then sent again.
         """
         clock = self._broker.clock
         deadline_ms = clock.monotonic_ms() + timeout_ms
@@ -118,7 +118,7 @@ class ControllerChannel:
             except (NotController, OSError) as error:
                 why = str(error) or why
             if clock.monotonic_ms() + wait_ms >= deadline_ms:
-                raise RequestTimedOut(f"The active controller did not answer in time: {why}")
+                raise RequestTimedOut(f"The active controller did not respond in time: {why}")
             await asyncio.sleep(wait_ms / 1000)
             wait_ms = min(wait_ms * 2, RETRY_LONGEST_MS)
 
@@ -126,11 +126,11 @@ class ControllerChannel:
     def _unknown(self) -> str:
         settings = self._broker.settings
         known = settings.quorum_voters or settings.quorum_bootstrap_servers
-        where = f" (does a majority of {', '.join(known)} run?)" if known else ""
-        return f"no controller is known to be active{where}"
+        where = f" (check that a majority of {', '.join(known)} is running)" if known else ""
+        return f"no active controller is known{where}"
 
     async def _ask_once(self, request: Any, timeout_ms: float, purpose: str) -> Any:
-        """None if nobody knows who is active."""
+        """None if the active controller is unknown."""
         if self.is_here:
             return await self._broker.local.decide(request)
         address = self._broker.metadata.controller_address
@@ -139,13 +139,13 @@ class ControllerChannel:
         return await self._peers.ask(address, request, timeout_ms=timeout_ms, purpose=purpose)
 
     async def forward(self, request: Any, context: ForwardedRequest, *, version: int | None = None) -> Any:
-        """What the active controller answers to this client. Raises what kept it from answering.
+        """Forward a client's request to the active controller and return the response; raises if there is none.
 
-        `version` is for requests that the client did not make itself.
+        `version` is for requests that the client did not send itself.
         """
         version = context.api_version if version is None else version
         header = RequestHeader(request.API_KEY, version, context.correlation_id, context.client_id)
-        pieces = frame_request(header, request)  # before anything is awaited: what it refers to is lent
+        pieces = frame_request(header, request)  # before the first await: its buffers are borrowed
         envelope = EnvelopeRequest(
             request_data=in_one_buffer(pieces),
             request_principal=context.principal.encode(),
@@ -162,7 +162,7 @@ class ControllerChannel:
 
 
 def _told(code: int) -> KafkaError:
-    """That brokers may not ask controllers is not the client's fault, and not its business."""
+    """The broker's missing authorization is not the client's error."""
     if code == ClusterAuthorizationFailed.code:
-        return UnknownServerFailure("The broker was refused by the active controller.")
+        return UnknownServerFailure("The broker is not authorized at the active controller.")
     return error_of(code)

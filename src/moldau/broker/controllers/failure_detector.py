@@ -1,9 +1,9 @@
-"""The active controller finds out at once when a broker's process has ended, long before its session has.
+"""The active controller detects a crashed broker process at once, long before its session times out.
 
-The connection of a process that dies ends at that moment. So whoever's heartbeats came over a connection that ended is
-looked for at its address: refused twice, nobody is there any more, and the broker is fenced. A broker that is slow, or
-whose connection alone broke, is not refused; a machine that falls silent refuses nothing, and is left to its session.
-A controller that has just become active has had no connections, so it looks for all brokers until it has heard of them.
+The connections of a dying process end at that moment. So when a connection with heartbeats ends, the controller probes
+the broker's address: if it is refused twice, the process is gone and the broker is fenced. A slow broker, or one that
+lost only its connection, is not refused; an unreachable host refuses nothing and is left to its session timeout. A new
+active controller has no such connections yet, so it probes all brokers until their heartbeats arrive.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REFUSALS: Final = 2  # in a row: a single one may come from a process that is just starting again
-LOOKS_MAX: Final = 50  # a process that dies closes its ports one after the other, so the first look may come too early
-BETWEEN_LOOKS_MS: Final = 10.0  # clients ask for the new leader about 100 ms after they lost the old one
-UNHEARD_MS: Final = 500.0  # after which a new controller looks again for those that it has not heard of
+LOOKS_MAX: Final = 50  # a dying process closes its ports one by one, so the first probe may be too early
+BETWEEN_LOOKS_MS: Final = 10.0  # clients request the new leader about 100 ms after the loss of the old one
+UNHEARD_MS: Final = 500.0  # after which a new controller probes again the brokers without a heartbeat
 
 
 class WatchedConnection(Protocol):
@@ -33,7 +33,7 @@ class WatchedConnection(Protocol):
 
 
 class WatchHost(Protocol):
-    """The parts of the node that the watch uses."""
+    """The parts of the node that the detector uses."""
 
     @property
     def node_id(self) -> int: ...
@@ -49,12 +49,12 @@ class WatchHost(Protocol):
 
 
 class FailureDetector:
-    """Looks after the brokers while this node is the active controller."""
+    """Probes brokers while this node is the active controller."""
 
     def __init__(self, broker: WatchHost) -> None:
         self._broker = broker
         self._was_active = False
-        self._heard: dict[int, int] = {}  # the last epoch of each broker, since this node became active
+        self._heard: dict[int, int] = {}  # the last epoch of each broker with a heartbeat since this node became active
         self._looking: dict[tuple[int, int], asyncio.Task[None]] = {}  # by broker and epoch
         self._waiting: asyncio.Task[None] | None = None
 
@@ -63,7 +63,7 @@ class FailureDetector:
         self._leader_changed()
 
     def heard(self, broker_id: int, epoch: int, connection: WatchedConnection | None) -> None:
-        """A heartbeat came over this connection: its end is worth a look. Nobody connects to itself."""
+        """A heartbeat came over this connection: probe the broker when it ends. Local heartbeats have none."""
         self._heard[broker_id] = epoch
         if connection is not None:
             connection.when_lost = lambda: self._look_for(broker_id, epoch)
@@ -77,7 +77,7 @@ class FailureDetector:
         self._was_active = is_active
 
     async def _wait_for_all(self) -> None:
-        """Look for every broker that has not been heard of; one may die before it has found its new controller."""
+        """Probe every broker without a heartbeat; one may crash before it finds its new controller."""
         while unheard := self._unheard():
             for broker_id, epoch in unheard:
                 self._look_for(broker_id, epoch)
@@ -98,13 +98,13 @@ class FailureDetector:
             task.add_done_callback(lambda _: self._looking.pop(key, None))
 
     def _unfenced(self, broker_id: int, epoch: int) -> BrokerImage | None:
-        """The broker, while it is our business."""
+        """The broker, while this node is responsible for it."""
         broker = self._broker.metadata.image.brokers.get(broker_id)
         is_ours = self._broker.metadata.is_active and broker_id != self._broker.node_id
         return broker if is_ours and broker is not None and broker.epoch == epoch and not broker.is_fenced else None
 
     async def _look(self, broker_id: int, epoch: int) -> None:
-        """Fence it once it refuses, time and again; one that answers, or does not, is alive for all we know."""
+        """Fence the broker after repeated refusals; any other result counts as alive."""
         refusals = 0
         for number in range(LOOKS_MAX):
             if number:
@@ -124,7 +124,7 @@ class FailureDetector:
         return await self._broker.peers.is_refused(address)
 
     async def _fence(self, broker_id: int, epoch: int) -> None:
-        logger.info("Broker %d has ended: nobody listens at its address any more.", broker_id)
+        logger.info("Broker %d has stopped: connections to its address are refused. Fencing it.", broker_id)
         try:
             await self._broker.metadata.write(lambda machine: machine.decide_fence_broker(broker_id, epoch))
         except KafkaError as error:

@@ -1,10 +1,10 @@
-"""This broker in the eyes of the controllers: it registers, is heard of, serves while it is unfenced, and is seen off.
+"""The broker's lifecycle in the cluster: registration, heartbeats, fencing and controlled shutdown.
 
     register --> catch up with the metadata --> heartbeats: unfenced --> ... --> controlled shutdown --> stop
                         ^                            |
                         +------ its epoch is stale --+
 
-A node that is the active controller and the only broker needs nobody's word that it lives: it sends no heartbeats.
+A node that is the active controller and the only broker sends no heartbeats.
 """
 
 import asyncio
@@ -27,17 +27,17 @@ from moldau.wire.messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 
 logger = logging.getLogger(__name__)
 
-HEARTBEAT: Final = "heartbeat"  # a connection of its own: nothing else may hold up a heartbeat
-PATIENCE_MS: Final = 2 * SECOND_MS  # with one controller; then the next one is asked
-REGISTRATION_MS: Final = 10 * SECOND_MS  # between two complaints that nobody registers this broker
-LAST_TRY_MS: Final = SECOND_MS  # too short a time for another
+HEARTBEAT: Final = "heartbeat"  # its own connection: nothing may delay a heartbeat
+PATIENCE_MS: Final = 2 * SECOND_MS  # per controller; then the next one is tried
+REGISTRATION_MS: Final = 10 * SECOND_MS  # between two warnings that this broker is not registered
+LAST_TRY_MS: Final = SECOND_MS  # too short for another attempt
 DUPLICATE_PAUSE_MS: Final = 500.0
-FENCED_PAUSE_MS: Final = 50.0  # a broker that waits to be unfenced asks often
+FENCED_PAUSE_MS: Final = 50.0  # a broker that waits to be unfenced sends heartbeats often
 SHUTDOWN_MS: Final = 30 * SECOND_MS
 SHUTDOWN_PAUSE_MS: Final = 20.0
 HANDED_OVER_MS: Final = SECOND_MS
 
-# The id is another's, or this node does not fit into the cluster: no later try helps.
+# The id is taken, or this node does not fit the cluster: retrying does not help.
 _LASTING: Final = frozenset(
     {
         ErrorCode.INCONSISTENT_CLUSTER_ID,
@@ -75,7 +75,7 @@ class LifecycleHost(Protocol):
 
 
 class BrokerLifecycle:
-    """One life of a broker. `register`, `take_up_work`, later `shut_down`."""
+    """One run of a broker. `register`, `take_up_work`, later `shut_down`."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class BrokerLifecycle:
         on_registered: Callable[[int], None],
         on_failure: Callable[[str, BaseException], None],
     ) -> None:
-        """`on_registered` hears of each epoch; `on_failure` of what must end this node."""
+        """`on_registered` is called with each epoch; `on_failure` with a fatal error."""
         self._broker = broker
         self._registration = registration
         self._on_registered = on_registered
@@ -96,16 +96,16 @@ class BrokerLifecycle:
 
     @property
     def _is_alone(self) -> bool:
-        """Whether this node controls a cluster that has no other broker."""
+        """Whether this node is the active controller and the only broker."""
         broker = self._broker
         return broker.controller.is_here and list(broker.metadata.image.brokers) == [broker.node_id]
 
-    # Joining
+    # Registration
 
     async def register(self) -> None:
-        """Join the cluster, or begin a new life in it: until the active controller has agreed.
+        """Register with the active controller, retrying until it accepts.
 
-        At the start patience has an end: whoever looks after the process should hear that nothing comes of it.
+        At the start this times out, so that a supervisor notices.
         """
         clock, patience_ms = self._broker.clock, self._broker.settings.initial_registration_timeout_ms
         began_ms = clock.monotonic_ms()
@@ -115,7 +115,7 @@ class BrokerLifecycle:
             if deadline_ms - clock.monotonic_ms() < LAST_TRY_MS:
                 raise RequestTimedOut(
                     f"No active controller has registered this broker within {patience_ms / 1000:g} s "
-                    "(initial.broker.registration.timeout.ms). Do most of the controllers run, and can they be reached?"
+                    "(initial.broker.registration.timeout.ms). Check that a majority of the controllers is running."
                 )
         self._remember_epoch(is_first=is_first)
         if self._is_alone:
@@ -125,10 +125,11 @@ class BrokerLifecycle:
     def _remember_epoch(self, *, is_first: bool) -> None:
         try:
             self._on_registered(self.epoch)
-        except OSError as error:  # the next life does not know this epoch, and counts as one that may lack something
+        # the next run then does not know this epoch, and is treated as possibly lacking records
+        except OSError as error:
             if is_first:
                 raise
-            logger.warning("The new epoch of this broker cannot be written down: %s", error)
+            logger.warning("Cannot persist the broker epoch: %s", error)
 
     async def _register_once(self, began_ms: float, patience_ms: float) -> bool:
         try:
@@ -136,7 +137,7 @@ class BrokerLifecycle:
                 self._registration, timeout_ms=min(REGISTRATION_MS, patience_ms), purpose=HEARTBEAT
             )
         except RequestTimedOut as error:
-            logger.warning("This broker is not registered yet: %s", error.message)
+            logger.warning("Broker registration failed, will retry: %s", error.message)
             return False
         if answer.error_code == ErrorCode.NONE:
             self.epoch = answer.broker_epoch
@@ -145,22 +146,24 @@ class BrokerLifecycle:
         return False
 
     async def _bear(self, code: int, began_ms: float) -> None:
-        """What a broker was told that may pass by itself is borne for a while."""
+        """Retriable registration errors are retried for a while."""
         tried_ms = self._broker.clock.monotonic_ms() - began_ms
         if code == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
             if tried_ms > 2 * self._broker.settings.broker_session_timeout_ms:
                 mine = self._broker.node_id
-                raise error_of(code, f"Another broker with node.id {mine} is running: each needs an id of its own.")
+                raise error_of(
+                    code, f"Another broker with node.id {mine} is running. Give each broker a unique node.id."
+                )
         elif code in _LASTING:
-            raise error_of(code, f"The controller does not register this broker: {error_of(code).message}.")
+            raise error_of(code, f"The controller rejected the registration: {error_of(code).message}.")
         await asyncio.sleep(DUPLICATE_PAUSE_MS / 1000)
 
     async def caught_up(self) -> None:
-        """Until this broker's own registration is in effect here: it then knows all that was decided before."""
+        """Wait until this broker's own registration is in effect here: everything decided before is then known."""
         await self._broker.publishing.until(lambda image: image.offset >= self.epoch)
 
     async def take_up_work(self) -> None:
-        """Be heard of from now on; returns when this broker is unfenced and knows it."""
+        """Start heartbeats; returns when this broker is unfenced and its image shows it."""
         self._beating = asyncio.get_running_loop().create_task(self._beat())
         self._broker.metadata.on_leader_changed.append(self._hurry.set)
         await self._broker.publishing.until(self._is_unfenced)
@@ -169,7 +172,7 @@ class BrokerLifecycle:
         broker = image.brokers.get(self._broker.node_id)
         return broker is not None and broker.epoch == self.epoch and not broker.is_fenced
 
-    # Being heard of
+    # Heartbeats
 
     async def _beat(self) -> None:
         try:
@@ -177,10 +180,10 @@ class BrokerLifecycle:
                 wait_ms = await self._beat_once()
                 await self._rest(wait_ms)
         except Exception as error:
-            self._on_failure("this broker cannot stay in its cluster", error)
+            self._on_failure("This broker cannot stay in the cluster", error)
 
     async def _rest(self, wait_ms: float) -> None:
-        """Until the next heartbeat is due, or there is a new controller that has not heard of us."""
+        """Wait until the next heartbeat is due, or there is a new controller."""
         try:
             async with asyncio.timeout(wait_ms / 1000):
                 await self._hurry.wait()
@@ -189,25 +192,25 @@ class BrokerLifecycle:
         self._hurry.clear()
 
     async def _beat_once(self) -> float:
-        """Send one, unless nobody needs it; how long to wait until the next."""
+        """Send a heartbeat if necessary; return the time until the next."""
         interval_ms = self._broker.settings.broker_heartbeat_interval_ms
         if self._is_alone and self._is_unfenced(self._broker.image):
             return interval_ms
         try:
             answer = await self._ask(wants_shut_down=False)
         except RequestTimedOut as error:
-            logger.warning("No controller hears that this broker is alive: %s", error.message)
+            logger.warning("Heartbeat to controller failed: %s", error.message)
             return 0.0
-        except UnsupportedVersion as error:  # somebody else is where the controller was, for the time being
-            logger.warning("No controller hears that this broker is alive: %s", error.message)
+        except UnsupportedVersion as error:  # another process temporarily has the controller's address
+            logger.warning("Heartbeat to controller failed: %s", error.message)
             return interval_ms
         if answer.error_code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
-            logger.warning("The cluster knows this broker no longer: registering anew.")
+            logger.warning("Broker epoch is stale: registering again.")
             await self.register()
             await self.caught_up()
             return 0.0
         if answer.error_code != ErrorCode.NONE:
-            logger.warning("A heartbeat was refused: %s", error_of(answer.error_code).message)
+            logger.warning("Heartbeat rejected: %s", error_of(answer.error_code).message)
             return interval_ms
         return FENCED_PAUSE_MS if answer.is_fenced else interval_ms
 
@@ -223,10 +226,10 @@ class BrokerLifecycle:
         )
         return answer
 
-    # Leaving
+    # Controlled shutdown
 
     async def shut_down(self) -> None:
-        """Hand over what this broker leads, if anybody can take it and a controller can be asked, within a bound."""
+        """Move the leaderships away, if other replicas and a controller are available, within a time limit."""
         await self._stop_beating()
         if self.epoch == NO_EPOCH or self._is_alone or not self._broker.settings.controlled_shutdown_enable:
             return
@@ -236,7 +239,7 @@ class BrokerLifecycle:
                 await self._ask_until_released()
             await self._broker.publishing.until(self._leads_nothing, HANDED_OVER_MS)
         except (KafkaError, TimeoutError) as error:
-            logger.warning("This broker stops without having handed over what it leads: %s", error)
+            logger.warning("Controlled shutdown failed, leaderships were not moved: %s", error)
 
     async def _ask_until_released(self) -> None:
         while True:

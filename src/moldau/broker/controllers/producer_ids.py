@@ -1,4 +1,4 @@
-"""Producer ids for this broker's clients, out of blocks that the metadata log hands out."""
+"""Producer ids for this broker's clients, from blocks that the controller allocates."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,7 +7,7 @@ from moldau.machines.metadata.producer_ids import ProducerIdBlock
 
 
 class ProducerIds:
-    """A block at a time. Ids left in a block when the node stops are never used: they are cheap, clashes are not."""
+    """One block at a time. Unused ids are lost at shutdown: ids are cheap, duplicates are not."""
 
     def __init__(self, allocate: Callable[[], Awaitable[ProducerIdBlock]]) -> None:
         self._allocate = allocate

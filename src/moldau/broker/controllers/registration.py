@@ -1,4 +1,4 @@
-"""A controller tells the active one where it is reached, so that the cluster can be described."""
+"""A controller registers its endpoints with the active controller, for DescribeCluster."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ PAUSE_S: Final = 10.0
 
 
 class ControllerRegistration:
-    """Tries until it is registered; nothing waits for it."""
+    """Retries until it is registered; nothing waits for it."""
 
     def __init__(self, controller: ControllerChannel, request: ControllerRegistrationRequest) -> None:
         self._controller = controller
@@ -32,12 +32,12 @@ class ControllerRegistration:
             try:
                 answer = await self._controller.ask(self._request, timeout_ms=PATIENCE_MS)
             except RequestTimedOut as error:
-                logger.debug("This controller is not registered yet: %s", error.message)
+                logger.debug("Controller registration failed, will retry: %s", error.message)
                 continue
             if answer.error_code == ErrorCode.NONE:
                 return
             told = error_of(answer.error_code, answer.error_message).message
-            logger.warning("This controller could not be registered: %s", told)
+            logger.warning("Controller registration rejected: %s", told)
             await asyncio.sleep(PAUSE_S)
 
     async def close(self) -> None:

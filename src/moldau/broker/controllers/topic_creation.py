@@ -18,8 +18,8 @@ from moldau.model.units import SECOND_MS
 from moldau.wire.messages import CreateTopicsRequest
 
 PLACEMENT_STARTS: Final = 1 << 16
-CREATE_TOPICS: Final = (19, 7)  # the API and the version in which brokers use it among themselves
-SEEN_MS_MAX: Final = 5 * SECOND_MS  # from its creation until a topic is known here
+CREATE_TOPICS: Final = (19, 7)  # the API key and version between brokers
+SEEN_MS_MAX: Final = 5 * SECOND_MS  # from the creation until the topic is known here
 
 
 class TopicHost(Protocol):
@@ -49,7 +49,7 @@ class TopicHost(Protocol):
 async def create_topics(
     broker: TopicHost, wanted: Sequence[NewTopic], *, validate_only: bool = False
 ) -> list[TopicCreated]:
-    """Decided by the metadata machine; when this returns, this broker's partitions of the topics are open."""
+    """Create topics with the metadata machine; on return, their partitions on this broker are open."""
     check_room(broker, sum(len(each.assignments) or max(each.partitions, 1) for each in wanted))
     randomness = [broker.random.randbytes(UUID_BYTES) for _ in wanted]
     start = broker.random.randrange(0, PLACEMENT_STARTS)
@@ -66,7 +66,7 @@ async def create_topics(
 async def request_topics(
     broker: TopicHost, wanted: Sequence[NewTopic], client: ForwardedRequest | None = None
 ) -> list[TopicCreated]:
-    """Have topics created by the active controller, for a client or for this broker itself, and wait to see them."""
+    """Have the active controller create topics, for a client or for this broker, and wait until they are known."""
     if broker.controller.is_here:
         return await create_topics(broker, wanted)
     sender = client or OwnRequest(CREATE_TOPICS[1])
@@ -88,13 +88,13 @@ def _asked(topic: NewTopic) -> CreateTopicsRequest.CreatableTopic:
 
 async def _seen(broker: TopicHost, names: Sequence[str]) -> None:
     if not await broker.publishing.until(lambda image: all(name in image.topics for name in names), SEEN_MS_MAX):
-        raise RequestTimedOut("The topics are created, but not known here yet.")
+        raise RequestTimedOut("The topics are created, but not yet known to this broker.")
 
 
 def check_room(broker: TopicHost, more_partitions: int) -> None:
-    """Each partition is an open file, and there must be some left for connections."""
+    """Each partition needs open files, and connections need some, too."""
     if len(broker.partitions) + more_partitions > broker.partitions_max:
         raise PolicyViolation(
-            f"This broker holds {len(broker.partitions)} partitions, and at most {broker.partitions_max} with the files"
-            " that it may open (ulimit -n)."
+            f"This broker has {len(broker.partitions)} partitions; its limit of open files (ulimit -n) allows "
+            f"{broker.partitions_max}."
         )

@@ -1,1 +1,1 @@
-"""Partitions that live on several nodes: leaders count their followers, followers fetch from their leaders."""
+"""Replication between brokers: fetchers of followers, ISR changes of leaders, and lost replicas."""

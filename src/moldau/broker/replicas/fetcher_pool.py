@@ -1,4 +1,4 @@
-"""One fetcher for each leader that this node follows, and one more for topics that want every message on disk."""
+"""One fetcher per leader that this node follows, and one more for topics that require flushed records."""
 
 import asyncio
 
@@ -6,11 +6,11 @@ from moldau.broker.partitions.follower_role import FollowerRole
 from moldau.broker.partitions.partition import FLUSH_EVERY_MESSAGE
 from moldau.broker.replicas.fetcher import FetcherDependencies, ReplicaFetcher
 
-Key = tuple[int, bool]  # the leader; whether what is fetched has to be synced before the next fetch
+Key = tuple[int, bool]  # the leader; whether fetched records are flushed before the next fetch
 
 
 class FetcherPool:
-    """A fetcher comes with the first partition that needs it and goes with the last."""
+    """A fetcher is created with its first partition and closed with its last."""
 
     def __init__(self, means: FetcherDependencies) -> None:
         self._means = means
@@ -37,7 +37,7 @@ class FetcherPool:
             self._fetchers[key].remove(following)
 
     def sweep(self) -> None:
-        """Let go of fetchers that have nothing left to fetch."""
+        """Close fetchers without partitions."""
         for key, fetcher in list(self._fetchers.items()):
             if not len(fetcher):
                 del self._fetchers[key]
@@ -46,7 +46,7 @@ class FetcherPool:
                 task.add_done_callback(self._closing.discard)
 
     def nudge(self) -> None:
-        """Something was decided that they may have waited for."""
+        """Retry fetchers that may have waited for a metadata change."""
         for fetcher in self._fetchers.values():
             fetcher.nudge()
 

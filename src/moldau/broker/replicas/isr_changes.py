@@ -1,4 +1,4 @@
-"""ISRs that leaders here propose: sent to the controller, one request at a time for all, until it has decided."""
+"""ISR changes proposed by leaders on this node: batched into AlterPartition requests, one at a time, with retries."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ Change = tuple[LeaderRole, ProposeIsr]
 
 
 class IsrChanges:
-    """Whatever the controller answers, or if it does not, the machine that proposed hears of it."""
+    """The proposing machine always gets a result: the controller's response, or the failure."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class IsrChanges:
         self._failed = failed
         self._ask = ask
         self._broker_epoch = broker_epoch
-        self._waiting: dict[tuple[TopicId, int], Change] = {}  # at most one of each partition, the newest
+        self._waiting: dict[tuple[TopicId, int], Change] = {}  # at most one per partition, the newest
         self._task: asyncio.Task[None] | None = None
         self._failures = 0
         self.shrinks = 0
@@ -55,7 +55,7 @@ class IsrChanges:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
-        """What is proposed in one turn of the loop, and while a request is under way, goes with one request."""
+        """Proposals of one turn of the loop, or made while a request is in flight, share one request."""
         try:
             while self._waiting:
                 await self._pause()
@@ -63,7 +63,7 @@ class IsrChanges:
                 if sent:
                     await self._send(sent)
         except Exception as error:
-            self._failed("changes of ISRs cannot be proposed", error)
+            self._failed("Cannot propose ISR changes", error)
         finally:
             self._task = None
 
@@ -82,12 +82,13 @@ class IsrChanges:
         return taken
 
     async def _send(self, sent: list[Change]) -> None:
-        sizes = [len(leading.machine.isr) for leading, _ in sent]  # the new ones may be known here before the answer
+        # the new ISRs may be published here before the response arrives
+        sizes = [len(leading.machine.isr) for leading, _ in sent]
         try:
             response = await self._ask(self._request(sent))
             code = error_of(response.error_code).code
         except (KafkaError, OSError) as error:
-            logger.debug("The controller has not decided about %d ISR changes: %s", len(sent), error)
+            logger.debug("AlterPartition for %d partitions failed: %s", len(sent), error)
             response, code = None, ErrorCode.REQUEST_TIMED_OUT
         if response is None or code is not ErrorCode.NONE:
             self._failures += 1
@@ -131,7 +132,7 @@ class IsrChanges:
             code = ErrorCode.UNKNOWN_SERVER_ERROR if answer is None else error_of(answer.error_code).code
             if answer is None or code is not ErrorCode.NONE:
                 self.failed_updates += 1
-                logger.info("%s: the ISR %s was refused: %s", leading.partition.name, proposal.isr, code.name)
+                logger.info("%s: ISR %s rejected: %s", leading.partition.name, proposal.isr, code.name)
                 leading.isr_rejected(proposal, code)
             else:
                 self.shrinks += len(answer.isr) < size
@@ -139,5 +140,5 @@ class IsrChanges:
                 self._changed(leading, proposal, answer)
 
     def _changed(self, leading: LeaderRole, proposal: ProposeIsr, answer: Any) -> None:
-        logger.info("%s: the ISR is %s now", leading.partition.name, list(answer.isr))
+        logger.info("%s: ISR changed to %s", leading.partition.name, list(answer.isr))
         leading.isr_accepted(proposal, answer.partition_epoch, tuple(answer.isr))

@@ -1,4 +1,4 @@
-"""Copies that are damaged here: the controller is told, so that nobody counts on them and they can be fetched anew."""
+"""Corrupt replicas of this node: reported to the controller as lost, so that they leave the ISR and are refetched."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ Request = AssignReplicasToDirsRequest
 
 
 class LostReplicas:
-    """Says it again until the controller has heard it. It refuses where no other copy has everything."""
+    """Repeats the report until the controller accepts it. It rejects it while no other replica has all records."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class LostReplicas:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def remove(self, topic_id: TopicId, index: int) -> None:
-        """It is gone, or being fetched."""
+        """The replica was removed, or is being fetched again."""
         self._lost.pop((topic_id, index), None)
 
     async def close(self) -> None:
@@ -58,7 +58,7 @@ class LostReplicas:
                     await self._tell(list(self._lost)[:PARTITIONS_PER_REQUEST_MAX])
                 await asyncio.sleep(RETRY_MS / 1000)
         except Exception as error:
-            self._failed("that copies are damaged cannot be told", error)
+            self._failed("Cannot report corrupt replicas", error)
         finally:
             self._task = None
 
@@ -66,7 +66,7 @@ class LostReplicas:
         try:
             response = await self._ask(self._request(copies))
         except (KafkaError, OSError) as error:
-            logger.debug("The controller has not heard of %d damaged copies: %s", len(copies), error)
+            logger.debug("Reporting %d corrupt replicas failed: %s", len(copies), error)
             return
         for directory in response.directories:
             for topic in directory.topics:
@@ -76,7 +76,7 @@ class LostReplicas:
     def _hear(self, copy: Copy, code: int) -> None:
         if copy in self._lost:
             del self._lost[copy]
-            if code != ErrorCode.NONE:  # behind the others: there may be more than are told at once
+            if code != ErrorCode.NONE:  # to the end of the queue: there may be more than fit one request
                 self._lost[copy] = None
 
     def _request(self, copies: list[Copy]) -> AssignReplicasToDirsRequest:

@@ -1,4 +1,4 @@
-"""The replicas of this node: each partition leads, follows or waits, as the metadata says."""
+"""The replicas of this node: assigns each partition its role as the metadata changes."""
 
 import asyncio
 import logging
@@ -24,14 +24,14 @@ from moldau.model.ports import Clock
 
 logger = logging.getLogger(__name__)
 
-TICKS_PER_LAG: Final = 10  # how often, in the time that a follower may lag, is looked who does
+TICKS_PER_LAG: Final = 10  # ISR checks per replica.lag.time.max.ms
 TICK_MS_MAX: Final = 2000.0
 TICK_MS_MIN: Final = 10.0
 SLICE_PARTITIONS: Final = 64
 
 
 class Replicas:
-    """Gives partitions their roles; `Partitions` calls it as it follows the metadata."""
+    """Assigns roles to partitions; `Partitions` calls it as it follows the metadata."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Replicas:
         checkpoint: Callable[[], Awaitable[None]],
         failed: Callable[[str, BaseException], None],
     ) -> None:
-        """`checkpoint` writes down the recovery points."""
+        """`checkpoint` writes the recovery points."""
         self._node_id = node_id
         self._listener = inter_broker_listener
         self._clock = clock
@@ -70,20 +70,20 @@ class Replicas:
                 failed=failed,
             )
         )
-        self._led: dict[Partition, None] = {}  # with followers
+        self._led: dict[Partition, None] = {}  # leaders with followers
         self._ticking: asyncio.Task[None] | None = None
 
     # Brokers
 
     @property
     def _self(self) -> BrokerImage | None:
-        """This broker as the image has it, unless that is an earlier life of it."""
+        """This broker in the image, unless that is a registration of an earlier run."""
         own = self._image.brokers.get(self._node_id)
         return own if own is not None and own.incarnation_id == self._incarnation_id else None
 
     @property
     def broker_epoch(self) -> int:
-        """-1 until the registration of this life is known here."""
+        """-1 until this run's registration is known here."""
         own = self._self
         return NO_EPOCH if own is None else own.epoch
 
@@ -98,11 +98,11 @@ class Replicas:
     # Roles
 
     def see(self, image: MetadataImage) -> None:
-        """What places are taken by next."""
+        """Set the image for the following role changes."""
         self._image = image
 
     def take_place(self, partition: Partition, where: PartitionImage) -> None:
-        """Lead or follow, as the image says."""
+        """Take the leader or follower role according to the image."""
         partition.on_damage = self._found_damage
         if partition.damage is not None and len(where.replicas) > 1 and self._node_id in where.trusted:
             self.copy_lost(partition.topic_id, partition.name.partition)
@@ -115,7 +115,7 @@ class Replicas:
             self._follow(partition, where)
 
     def _may_lead(self, partition: Partition, where: PartitionImage) -> bool:
-        """Not on the word of an image from before this life: whoever led then may have known more than we do."""
+        """Not by an image from before this run's registration: the leader of that time may have had more records."""
         return self._self is not None and partition.log.epochs.latest <= where.leader_epoch
 
     def _lead(self, partition: Partition, where: PartitionImage) -> None:
@@ -125,7 +125,7 @@ class Replicas:
             return
         self._stop(partition)
         log = partition.log
-        # From now on, or a follower that has more than we could not be told so.
+        # From now on; otherwise a follower with a longer log could not be detected as diverging.
         log.epochs.assign(where.leader_epoch, log.end_offset)
         machine = LeaderMachine(
             self._node_id,
@@ -159,11 +159,11 @@ class Replicas:
             return
         self._stop(partition)
         if partition.damage is not None and self._can_spare(where):
-            # In an epoch in which we have not fetched yet: nobody knows how long this copy was.
+            # We have not fetched in this epoch yet: the length of this replica is unknown.
             partition.is_given_up = True
             leader = NO_NODE
         log = partition.log
-        log.truncate_to(log.end_offset)  # an epoch in which we led and wrote nothing is nobody's
+        log.truncate_to(log.end_offset)  # drops an epoch in which we led without records
         machine = FollowerMachine(
             log, leader=leader, leader_epoch=where.leader_epoch, high_watermark=partition.high_watermark
         )
@@ -173,7 +173,7 @@ class Replicas:
             self.fetchers.add(following)
 
     def remove(self, partition: Partition) -> None:
-        """It is no longer here."""
+        """The replica was removed from this node."""
         self._stop(partition)
         self.copy_given_up(partition.topic_id, partition.name.partition)
 
@@ -183,7 +183,7 @@ class Replicas:
             self.fetchers.remove(partition.following)
 
     def brokers_changed(self) -> None:
-        """Some came, went, or moved: who follows may join now, or is not to be waited for."""
+        """Brokers came, left or moved: followers may join the ISR, or need not be waited for."""
         for partition in list(self._led):
             if partition.leading is not None:
                 partition.leading.ticked()
@@ -194,12 +194,12 @@ class Replicas:
         return self._self is not None
 
     def _can_spare(self, where: PartitionImage) -> bool:
-        """Whether another replica leads and has everything, and nobody counts on the copy here."""
+        """Whether another replica leads with all records, and this one is not counted on."""
         is_led = where.leader not in (NO_NODE, self._node_id)
         return self.knows_itself and is_led and self._node_id not in where.trusted
 
     def _found_damage(self, partition: Partition) -> None:
-        logger.error("%s is damaged, which is not served: %s", partition.name, partition.damage)
+        logger.error("%s: corrupt range is not served: %s", partition.name, partition.damage)
         if not partition.leads_alone:
             self.copy_lost(partition.topic_id, partition.name.partition)
 
@@ -207,22 +207,22 @@ class Replicas:
         self._cuts.add(partition)
 
     def copy_lost(self, topic_id: TopicId, index: int) -> None:
-        """It is damaged: the controller is told, and it can be fetched anew when nobody counts on it."""
+        """The replica is corrupt: report it, and fetch it again when it is no longer counted on."""
         self._lost_copies.add(topic_id, index)
 
     def copy_given_up(self, topic_id: TopicId, index: int) -> None:
-        """Nobody counts on it any longer."""
+        """The replica is no longer counted on."""
         self._lost_copies.remove(topic_id, index)
 
     def settings_changed(self, partition: Partition) -> None:
         if partition.leading is not None:
             partition.leading.settings_changed()
 
-    # Life
+    # Lifecycle
 
     @property
     def led(self) -> list[LeaderRole]:
-        """The partitions that others follow here."""
+        """The partitions that this node leads with followers."""
         return [each.leading for each in self._led if each.leading is not None]
 
     def start(self) -> None:
@@ -240,7 +240,7 @@ class Replicas:
             self.fetchers.sweep()
 
     async def close(self) -> None:
-        """Follow no longer, ask for nothing more; partitions keep their roles until they are closed."""
+        """Stop fetching; partitions keep their roles until they are closed."""
         if self._ticking is not None:
             self._ticking.cancel()
             await asyncio.gather(self._ticking, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Replication that is held to a rate: of those replicas that a topic names, while they are not in sync."""
+"""Replication throttles: rate limits for the replicas that a topic lists, while they are out of sync."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from moldau.broker.partitions.leader_role import LeaderRole
 
 UNLIMITED: Final = 2**63 - 1
-WINDOW_MS: Final = 1000.0  # what may be sent ahead, and the longest wait that is answered
+WINDOW_MS: Final = 1000.0  # how much may be sent ahead, and the longest wait returned
 EVERY_REPLICA: Final = "*"
 
 
 def is_throttled(named: tuple[str, ...], partition: int, replica: int) -> bool:
-    """Whether a topic's list of partition:replica pairs has this one."""
+    """Whether a topic's list of partition:replica pairs contains this one."""
     return bool(named) and (EVERY_REPLICA in named or f"{partition}:{replica}" in named)
 
 
 class Bucket:
-    """Bytes that may flow at a rate: what went too fast is waited for by what comes next.
+    """A rate limit: excess bytes delay the bytes that follow.
 
-    What is owed is kept in bytes, so that a new rate counts at once for what went before it, too.
+    The debt is kept in bytes, so that a changed rate applies to it at once.
     """
 
     __slots__ = ("_clock", "_owed_bytes", "_settled_ms")
@@ -36,7 +36,7 @@ class Bucket:
         self._settled_ms = clock.monotonic_ms()
 
     def delay_ms(self, rate: int) -> float:
-        """How long to wait before more may flow."""
+        """How long to wait before more may be sent."""
         if rate >= UNLIMITED:
             return 0.0
         self._settle(rate)
@@ -54,7 +54,7 @@ class Bucket:
 
 
 class Throttles:
-    """Both sides of a node: what it sends as a leader, what it fetches as a follower."""
+    """Both directions: what this node sends as leader and fetches as follower."""
 
     def __init__(self, me: int, clock: Clock, settings: "Callable[[], ReplicaSettings]") -> None:
         self._me = me
@@ -65,7 +65,7 @@ class Throttles:
     # As a leader
 
     def leader_delay_ms(self, followed: RemoteFollower, leading: "LeaderRole") -> float:
-        """How long a follower has to wait for more of this partition; 0 for nearly every one."""
+        """How long a follower has to wait for more of this partition; 0 for nearly all."""
         if not self._holds_back(followed, leading):
             return 0.0
         return self._sent.delay_ms(self._settings().leader_throttled_rate)
@@ -75,14 +75,14 @@ class Throttles:
             self._sent.took(count, self._settings().leader_throttled_rate)
 
     def _holds_back(self, followed: RemoteFollower, leading: "LeaderRole") -> bool:
-        """The topic names who sends: this node, whoever takes it."""
+        """The topic lists the sending broker, whichever follower fetches."""
         named = leading.partition.log.settings.leader_replication_throttled_replicas
         return is_throttled(named, followed.key[1], self._me) and followed.session.replica not in leading.machine.isr
 
     # As a follower
 
     def follower_delay_ms(self, settings: LogSettings, partition: int, me: int, *, is_in_sync: bool) -> float:
-        """How long not to ask for this partition."""
+        """How long not to fetch this partition."""
         if not self._is_held(settings, partition, me, is_in_sync=is_in_sync):
             return 0.0
         return self._fetched.delay_ms(self._settings().follower_throttled_rate)

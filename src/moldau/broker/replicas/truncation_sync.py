@@ -1,4 +1,4 @@
-"""Logs that were cut back: nothing is appended behind a cut before it is on disk, with the recovery point."""
+"""Flushes truncated logs: nothing is appended after a truncation before it is durable, with the recovery point."""
 
 import asyncio
 import logging
@@ -10,11 +10,11 @@ from moldau.broker.partitions.partition import Partition
 
 logger = logging.getLogger(__name__)
 
-RETRY_MS: Final = 1000.0  # after the disk refused
+RETRY_MS: Final = 1000.0  # after a disk error
 
 
 class TruncationSync:
-    """TruncationSync of one moment, as after a change of leaders, are brought to disk together."""
+    """Flushes the truncations of one moment together, as after a leader change."""
 
     def __init__(
         self,
@@ -47,21 +47,21 @@ class TruncationSync:
                 try:
                     await self._bring_to_disk(cut)
                 except OSError as error:
-                    logger.error("Logs that were cut could not be brought to disk, which is tried again: %s", error)
+                    logger.error("Flushing truncated logs failed, will retry: %s", error)
                     await asyncio.sleep(RETRY_MS / 1000)
                     continue
                 for partition in cut:
                     del self._cut[partition]
                     self._release(partition)
         except Exception as error:
-            self._failed("logs that were cut could not be brought to disk", error)
+            self._failed("Flushing truncated logs failed", error)
         finally:
             self._task = None
 
     async def _bring_to_disk(self, cut: list[Partition]) -> None:
         await asyncio.gather(*(self._syncing.sync_now(each) for each in cut if each.is_open))
         if any(each.is_open and each.log.has_unsynced_truncation for each in cut):
-            raise OSError("a flush did not go through")
+            raise OSError("a flush failed")
         await self._checkpoint()
 
     def _release(self, partition: Partition) -> None:
