@@ -25,7 +25,7 @@ TELLING: Final = (
     "tests/testing/test_broker_fixture.py",
     "tests/testing/test_cluster_process.py",
     "tests/clients/test_clients_produce.py",
-    "tests/cli/test_cli_on_a_broker.py",
+    "tests/cli/test_cli_broker.py",
 )
 _QUESTION: Final = """\
 import importlib.util, json, sys

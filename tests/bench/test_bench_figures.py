@@ -20,12 +20,12 @@ def rounds(*cpu_us: float, bytes_per_s: float = 1e9, records: int = 0) -> list[R
     return [Round(1000, 1.0, int(bytes_per_s), records, server_cpu_s=each / 1000) for each in cpu_us]
 
 
-def test_figures_come_back_as_they_were_saved(tmp_path: Path) -> None:
+def test_saved_figures_are_read_back(tmp_path: Path) -> None:
     figures.save(KEPT, tmp_path)
     assert figures.load(tmp_path) == KEPT
 
 
-def test_there_may_be_no_figures_yet(tmp_path: Path) -> None:
+def test_missing_figures_are_accepted(tmp_path: Path) -> None:
     assert figures.load(tmp_path) is None
     (row, stall) = figures.compare(KEPT, None)
     assert (row.now, row.then, row.change) == (20.0, None, None)
@@ -33,13 +33,13 @@ def test_there_may_be_no_figures_yet(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"cpu_per_request": {"x": {"cpu": 1}}, "loop_stall_p99_ms": 1}'])
-def test_broken_figures_are_a_complaint_that_says_what_to_do(tmp_path: Path, text: str) -> None:
+def test_invalid_figures_are_reported_with_a_hint(tmp_path: Path, text: str) -> None:
     (tmp_path / figures.FILE_NAME).write_text(text)
     with pytest.raises(CommandError, match="--save"):
         figures.load(tmp_path)
 
 
-def test_a_slower_machine_is_taken_out_of_the_comparison() -> None:
+def test_machine_speed_cancels_out_of_the_comparison() -> None:
     now = Figures({"produce one record": Figure(30.0, 3.0)}, 8.0)
     row, stall = figures.compare(now, KEPT)
     assert row.change == pytest.approx(1.5)
@@ -47,20 +47,20 @@ def test_a_slower_machine_is_taken_out_of_the_comparison() -> None:
     assert stall.change == pytest.approx(2.0)
 
 
-def test_the_least_cpu_of_the_rounds_is_the_figure() -> None:
+def test_least_cpu_of_the_rounds_is_the_figure() -> None:
     measured = {name: rounds(30.0, 20.0, 25.0) for pair in figures.PAIRS.values() for name in pair}
     found = figures.figures(measured, None)
     assert found.requests["fetch 1 MiB"].cpu_us == pytest.approx(20.0)
     assert found.requests["fetch 1 MiB"].of_plain == pytest.approx(1.0)
 
 
-def test_the_committed_figures_can_be_read() -> None:
+def test_committed_figures_can_be_read() -> None:
     found = figures.load(Path(__file__).parents[2] / "bench")
     assert found is not None
     assert set(found.requests) == set(figures.PAIRS)
 
 
-def test_a_target_is_judged_by_its_median() -> None:
+def test_target_is_judged_by_its_median() -> None:
     measured = {
         cases.PRODUCE_64K.name: rounds(60, 60, 60, bytes_per_s=0.8e9),
         cases.PRODUCE_64K.plain_name: rounds(30, 30, 30, bytes_per_s=1e9),
@@ -72,14 +72,14 @@ def test_a_target_is_judged_by_its_median() -> None:
     assert not found["records of 100 B produced a second, in raw batches"].is_met
 
 
-def test_only_what_was_measured_is_judged() -> None:
+def test_only_measured_targets_are_judged() -> None:
     assert targets.verdicts({}) == []
     assert [each.text for each in targets.verdicts({cases.PRODUCE_ONE.name: rounds(20.0)})] == [
         "CPU of a one-record produce request"
     ]
 
 
-def test_a_cluster_that_is_not_ours_is_not_judged_by_its_cpu() -> None:
+def test_foreign_cluster_is_not_judged_by_its_cpu() -> None:
     assert targets.verdicts({cases.PRODUCE_ONE.name: [Round(10, 1.0, 10, 10)]}) == []
 
 
@@ -92,12 +92,12 @@ def test_latency_is_compared_by_p99_of_each_round() -> None:
     assert verdict.is_met
 
 
-def test_the_footprint_has_a_verdict_for_each_part() -> None:
+def test_footprint_has_a_verdict_for_each_part() -> None:
     found = footprint_verdicts(Footprint(81_000_000, 0.5, 2000, 59_000_000, 1000, 2.9, 150_000_000))
     assert [each.is_met for each in found] == [False, True, True, True]
 
 
-def test_the_report_is_plain_json() -> None:
+def test_report_is_plain_json() -> None:
     import json
 
     told = report({fetch_load.NAME: rounds(300.0), "empty": []}, [])
@@ -107,5 +107,5 @@ def test_the_report_is_plain_json() -> None:
 @pytest.mark.parametrize(
     ("value", "shown"), [(0.1234, "0.123"), (1.2345, "1.23"), (23.456, "23.5"), (1234.5, "1,234"), (0.0, "0.000")]
 )
-def test_numbers_have_three_digits_that_count(value: float, shown: str) -> None:
+def test_numbers_have_three_significant_digits(value: float, shown: str) -> None:
     assert number(value) == shown

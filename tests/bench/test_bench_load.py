@@ -24,7 +24,7 @@ from moldau.wire.codec import decode_request
 from moldau.wire.framing import parse_request_header
 
 
-def test_the_loop_writes_what_it_receives_and_answers_each_frame(tmp_path: Path) -> None:
+def test_reference_loop_writes_and_acknowledges_each_frame(tmp_path: Path) -> None:
     frames = [bytes([number]) * 1000 for number in range(3)]
     server = servers.baseline("receive_and_write", tmp_path, SCRIPTS, folder=tmp_path, frame_bytes=1000, reply_bytes=40)
     with server:
@@ -34,7 +34,7 @@ def test_the_loop_writes_what_it_receives_and_answers_each_frame(tmp_path: Path)
     assert not list(tmp_path.glob("received-*"))
 
 
-def test_a_pump_ends_with_its_time_and_all_answers_in(tmp_path: Path) -> None:
+def test_pump_ends_after_its_time_with_all_responses(tmp_path: Path) -> None:
     with servers.baseline(
         "receive_and_write", tmp_path, SCRIPTS, folder=tmp_path, frame_bytes=100, reply_bytes=10
     ) as s:
@@ -44,7 +44,7 @@ def test_a_pump_ends_with_its_time_and_all_answers_in(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("slice_bytes", [10, 300_000])
-def test_slices_of_a_file_come_with_their_heads(tmp_path: Path, slice_bytes: int) -> None:
+def test_file_slices_come_with_their_headers(tmp_path: Path, slice_bytes: int) -> None:
     path = tmp_path / "sent"
     path.write_bytes(bytes(number % 256 for number in range(10)) * 100_000)
     with (
@@ -59,7 +59,7 @@ def test_slices_of_a_file_come_with_their_heads(tmp_path: Path, slice_bytes: int
             assert answers.read(len(expected)) == expected
 
 
-def test_a_pump_takes_large_answers_too(tmp_path: Path) -> None:
+def test_pump_accepts_large_responses(tmp_path: Path) -> None:
     path = tmp_path / "sent"
     path.write_bytes(bytes(4_000_000))
     options = {"file": path, "request_bytes": 8, "head_bytes": 5, "slice_bytes": 1_000_000}
@@ -68,24 +68,24 @@ def test_a_pump_takes_large_answers_too(tmp_path: Path) -> None:
         assert Pump(flows, in_flight=2, requests_max=20, seconds_max=10).run().requests == 20
 
 
-def test_a_paced_load_samples_every_request(tmp_path: Path) -> None:
+def test_paced_load_samples_every_request(tmp_path: Path) -> None:
     with servers.baseline("echo", tmp_path, SCRIPTS) as server, Generator() as generator:
         samples_ms = generator.run(Pace([Flow(server.address, [bytes(5000)], 5000)] * 2, 500, 0.4))
     assert len(samples_ms) == 200
     assert all(each > 0 for each in samples_ms)
 
 
-def test_a_failure_in_the_generator_is_raised_where_the_job_came_from() -> None:
+def test_generator_failure_is_raised_in_the_caller() -> None:
     with Generator() as generator, pytest.raises(ConnectionRefusedError):
         generator.run(Pump([Flow(("127.0.0.1", unused_port()), [b"x"], 1)], 1, 1, 1.0))
 
 
-def test_a_server_that_closes_is_told_of() -> None:
+def test_closed_connection_is_reported() -> None:
     with answering(lambda connection: connection.recv(1)) as address, pytest.raises(OSError, match=r"closed|reset"):
         Pump([Flow(address, [bytes(10)], 10)], in_flight=1, requests_max=2, seconds_max=5).run()
 
 
-def test_answers_of_another_size_are_not_counted_as_answers() -> None:
+def test_responses_of_unexpected_size_are_not_counted() -> None:
     def answer(connection: socket.socket) -> None:
         connection.recv(10)
         connection.sendall(bytes(35))
@@ -100,7 +100,7 @@ def test_frames_of_a_flow_must_have_one_size() -> None:
         assert Flow(("127.0.0.1", 1), [b"a", b"bb"], 1).frame_bytes
 
 
-def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
+def test_server_that_does_not_start_reports_why(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="frame-bytes"), servers.baseline("receive_and_write", tmp_path, SCRIPTS):
         pass
 
@@ -110,18 +110,18 @@ def test_touched_pages_leave_no_file(tmp_path: Path) -> None:
     assert not os.listdir(tmp_path)
 
 
-def test_a_shape_makes_a_batch_a_broker_takes() -> None:
+def test_shape_builds_a_valid_batch() -> None:
     batch = Shape(600, 100).batch()
     assert validate_produced(memoryview(batch)).records_count == 600
     assert 64_000 < len(batch) < 67_000
 
 
-def test_keys_go_round() -> None:
+def test_keys_repeat_in_order() -> None:
     batch = Shape(5, 1).batch(key_count=3, first_key=2)
     assert [(record.key or b"")[-1:] for record in iterate_records(batch)] == [b"2", b"0", b"1", b"2", b"0"]
 
 
-def test_prepared_frames_are_whole_requests() -> None:
+def test_prepared_frames_are_complete_requests() -> None:
     batch = Shape(1, 10).batch()
     for frame in (produce_frame("topic", 3, batch), fetch_frame("topic", 3, 7, 1000)):
         assert int.from_bytes(frame[:4], "big") == len(frame) - 4

@@ -17,7 +17,7 @@ STAT = (
 )
 
 
-def test_cpu_is_read_behind_a_name_that_holds_anything() -> None:
+def test_cpu_is_read_for_any_process_name() -> None:
     assert processes.parse_cpu_s(STAT, 100) == 2.0
 
 
@@ -40,7 +40,7 @@ def test_memory_is_read_from_the_status() -> None:
     assert processes.parse_resident_bytes("Name:\tx\nState:\tZ (zombie)\n") == 0
 
 
-def test_our_own_memory_is_within_reason() -> None:
+def test_own_memory_is_plausible() -> None:
     assert 5_000_000 < processes.memory_bytes(os.getpid()) < 10_000_000_000
 
 
@@ -54,7 +54,7 @@ def wait_for_state(pid: int, states: str) -> None:
         os.sched_yield()
 
 
-def test_children_stand_still_while_they_are_frozen() -> None:
+def test_frozen_children_use_no_cpu() -> None:
     with subprocess.Popen(["sleep", "60"]) as child:
         try:
             with processes.frozen_children(os.getpid()):
@@ -68,7 +68,7 @@ def page(meter: LatencyMeter) -> str:
     return '# HELP other\nother_bucket{le="1"} 5\n' + "".join(histogram(LOOP_STALL, meter))
 
 
-def test_buckets_are_read_from_the_page_the_broker_writes() -> None:
+def test_histogram_buckets_are_read_from_the_metrics_page() -> None:
     meter = LatencyMeter()
     for elapsed_ms in (0.003, 0.003, 5.0):
         meter.finished(elapsed_ms)
@@ -76,12 +76,12 @@ def test_buckets_are_read_from_the_page_the_broker_writes() -> None:
     assert [read[each] for each in (2e-6, 4e-6, 0.004096, 0.008192, float("inf"))] == [0, 2, 2, 3, 3]
 
 
-def test_a_page_without_the_histogram_gives_no_figure() -> None:
+def test_page_without_the_histogram_gives_no_figure() -> None:
     assert stalls.parse_buckets("up 1\n") == {}
     assert stalls.quantile_s({}, 0.99) is None
 
 
-def test_what_happened_between_two_readings_is_told_apart_from_before() -> None:
+def test_stalls_between_two_readings_exclude_earlier_ones() -> None:
     meter = LatencyMeter()
     for _ in range(1000):
         meter.finished(40.0)

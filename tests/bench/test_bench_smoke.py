@@ -34,7 +34,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 
 @pytest.mark.proves("A4", part="bench")
-def test_produce_is_measured_beside_the_plain_loop(bench: Bench) -> None:
+def test_produce_is_compared_with_the_reference_loop(bench: Bench) -> None:
     case = ProduceCase("small", Shape(10, 100), BRIEF)
     measured = run_produce(bench, [case])
     assert measured.keys() == {case.name, case.plain_name}
@@ -44,13 +44,13 @@ def test_produce_is_measured_beside_the_plain_loop(bench: Bench) -> None:
     assert json.loads(json.dumps(report(measured, [])))
 
 
-def test_what_a_round_wrote_is_gone_after_it(bench: Bench) -> None:
+def test_round_deletes_its_data(bench: Bench) -> None:
     run_produce(bench, [ProduceCase("small", Shape(10, 100), BRIEF)], with_baselines=False)
     (folder,) = bench.cluster.data
     assert not list(folder.glob("moldau-bench-*"))
 
 
-def test_fetch_is_measured_beside_sendfile(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_is_compared_with_sendfile(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_load, "FILLING", Load(in_flight=3, bytes_max=4 * MiB, seconds_max=5.0))
     measured = fetch_load.run_fetch(bench, BRIEF, fetch_bytes=256 * 1024)
     (ours,), (plain,) = measured[fetch_load.NAME], measured[fetch_load.PLAIN_NAME]
@@ -58,14 +58,14 @@ def test_fetch_is_measured_beside_sendfile(bench: Bench, monkeypatch: pytest.Mon
     assert 200_000 < ours.bytes // ours.requests <= 256 * 1024
 
 
-def test_latency_is_measured_beside_an_echo(bench: Bench) -> None:
+def test_latency_is_compared_with_an_echo_server(bench: Bench) -> None:
     measured = latency.run_latency(bench, PACED)
     (ours,), (echo,) = measured[latency.NAME], measured[latency.ECHO_NAME]
     assert len(ours.samples_ms) > 100
     assert len(echo.samples_ms) > 100
 
 
-def test_records_are_followed_from_end_to_end(bench: Bench) -> None:
+def test_end_to_end_latency_is_measured(bench: Bench) -> None:
     (found,) = end_to_end.run_end_to_end(bench, PACED)[end_to_end.NAME]
     assert len(found.samples_ms) > 100
     assert min(found.samples_ms) > 0
@@ -75,7 +75,7 @@ def test_stalls_of_the_broker_are_read(bench: Bench) -> None:
     assert stall_p99_ms(bench, {}) is not None
 
 
-def test_a_cluster_that_is_not_ours_is_measured_without_cpu(bench: Bench) -> None:
+def test_foreign_cluster_is_measured_without_cpu(bench: Bench) -> None:
     with any_cluster(bench.cluster.bootstrap_servers) as cluster:
         elsewhere = Bench(cluster, bench.generator, bench.folder, connections=1, rounds=1, tell=lambda _: None)
         measured = run_produce(elsewhere, [ProduceCase("small", Shape(10, 100), BRIEF)])
@@ -83,7 +83,7 @@ def test_a_cluster_that_is_not_ours_is_measured_without_cpu(bench: Bench) -> Non
     assert measured["small"][0].server_cpu_s is None
 
 
-def test_a_footprint_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_footprint_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(footprint, "SETTLE_S", 0.05)
     found = measure_footprint(tmp_path, lambda _: None, connections=20, partitions=10)
     assert found.idle_bytes > 10_000_000
@@ -91,7 +91,7 @@ def test_a_footprint_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert len(footprint_verdicts(found)) == 4
 
 
-def test_three_replicas_are_measured_beside_a_plain_pipeline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_three_replicas_are_compared_with_a_reference_pipeline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(replication_load, "THREE", replace(replication_load.THREE, load=BRIEF))
     monkeypatch.setattr(replication_load, "ONE", replace(replication_load.ONE, load=BRIEF))
     monkeypatch.setattr(cases, "ACKNOWLEDGE_20_MB", PACED)
@@ -113,7 +113,7 @@ def test_transactions_are_measured_open_and_read(bench: Bench) -> None:
     assert [each.unit for each in transaction_verdicts(found)] == ["us", "us", "x", "MB"]
 
 
-def test_groups_are_measured_beside_an_echo(tmp_path: Path) -> None:
+def test_groups_are_compared_with_an_echo_server(tmp_path: Path) -> None:
     size = groups.Size(beats_per_s=200, beat_seconds=0.2, connections=3, members=4, groups=7, partitions=3, commits=500)
     found = groups.measure_groups(Plan(None, tmp_path, 1, 1), lambda _: None, size)
     assert len(found.rounds[groups.ECHO_NAME][0].samples_ms) == 40

@@ -16,7 +16,7 @@ from moldau_dev.bench.spark.suite import SparkPlan, spark_floors, spark_verdicts
 FEW = Records(2_000, 100, 100)
 
 
-def test_batches_are_read_from_what_the_archive_prints() -> None:
+def test_batches_are_read_from_the_output_of_archive() -> None:
     lines = [json.dumps({"rows": rows, "batch_ms": 2000, "batch": 0}) for rows in (500, 0, 250)]
     assert rounds_of("\n".join(["hello", *lines]), 1024) == [
         Round(1, 2.0, 500 * 1024, 500),
@@ -24,7 +24,7 @@ def test_batches_are_read_from_what_the_archive_prints() -> None:
     ]
 
 
-def test_the_first_batch_of_a_stream_does_not_count() -> None:
+def test_first_batch_of_a_stream_is_ignored() -> None:
     told = [{"numInputRows": 10, "durationMs": {"triggerExecution": 1000 * (4 - number)}} for number in range(BATCHES)]
     found = of_batches([*told, {"numInputRows": 0, "durationMs": {}}], FEW)
     assert (found.requests, found.records, found.elapsed_s) == (3, 30, 6.0)
@@ -46,13 +46,13 @@ def test_each_target_is_judged_by_the_median_of_its_rounds() -> None:
     assert [each.is_met for each in spark_verdicts(measured)] == [False, True, True]
 
 
-def test_the_floor_of_a_python_sink_is_told_beside_ours() -> None:
+def test_floor_of_a_python_sink_is_reported() -> None:
     measured = {SINK: [Round(2, 6.0)], NOOP: [Round(2, 2.0)], FLOOR: [Round(2, 3.0)]}
     assert [each.median for each in spark_floors(measured).values()] == [1.5, 2.0]
     assert spark_floors({SINK: measured[SINK], NOOP: measured[NOOP]}) == {}
 
 
-def test_a_folder_without_jars_is_a_complaint(tmp_path: Path) -> None:
+def test_directory_without_jars_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="no jars"):
         SparkPlan(official_jars=tmp_path)
     with pytest.raises(CommandError, match="multiple of 20000"):

@@ -6,19 +6,19 @@ from moldau.cli.bench.rounds import Round, interleave
 from moldau.cli.bench.statistics import Spread, latencies, quantile, ratios, spread
 
 
-def test_a_spread_has_the_middle_the_least_and_the_greatest() -> None:
+def test_spread_has_median_minimum_and_maximum() -> None:
     assert spread([3.0, 1.0, 2.0]) == Spread(2.0, 1.0, 3.0)
     assert spread([4.0, 1.0]) == Spread(2.5, 1.0, 4.0)
 
 
-def test_nothing_measured_is_an_error_and_not_a_zero() -> None:
+def test_no_measurement_is_an_error() -> None:
     with pytest.raises(ValueError, match="nothing was measured"):
         spread([])
     with pytest.raises(ValueError, match="nothing was measured"):
         quantile([], 0.5)
 
 
-def test_ratios_are_taken_round_by_round_so_a_slow_machine_cancels_out() -> None:
+def test_ratios_are_taken_by_round() -> None:
     assert ratios([10.0, 1.0, 8.0], [20.0, 2.0, 10.0]) == Spread(0.5, 0.5, 0.8)
 
 
@@ -28,7 +28,7 @@ def test_ratios_need_both_sides_of_every_round() -> None:
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.0, 1.0), (0.5, 50.0), (0.99, 99.0), (0.991, 100.0), (1.0, 100.0)])
-def test_a_quantile_is_the_nearest_rank(share: float, expected: float) -> None:
+def test_quantile_is_the_nearest_rank(share: float, expected: float) -> None:
     assert quantile([float(each) for each in range(1, 101)], share) == expected
 
 
@@ -42,7 +42,7 @@ def test_one_sample_is_every_quantile() -> None:
     assert (found.p50_ms, found.p99_ms, found.p999_ms, found.max_ms) == (7.0, 7.0, 7.0, 7.0)
 
 
-def test_a_round_tells_rates_and_cost() -> None:
+def test_round_reports_rates_and_cost() -> None:
     measured = Round(requests=100, elapsed_s=2.0, bytes=1000, records=500, server_cpu_s=0.001)
     assert measured.requests_per_s == 50
     assert measured.bytes_per_s == 500
@@ -50,7 +50,7 @@ def test_a_round_tells_rates_and_cost() -> None:
     assert measured.cpu_us == pytest.approx(10.0)
 
 
-def test_subjects_take_turns_after_each_has_warmed_up() -> None:
+def test_subjects_alternate_after_warm_up() -> None:
     calls: list[str] = []
 
     def subject(name: str) -> Round:

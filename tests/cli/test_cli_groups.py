@@ -57,7 +57,7 @@ def described(moldau: Moldau, group: str) -> Any:
     return json.loads(moldau("group", "describe", group, "--json"))
 
 
-def test_reading_in_a_group_says_nothing_but_what_it_reads(
+def test_consume_in_group_prints_records_only(
     moldau: Moldau, read: tuple[str, str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     topic, group = read
@@ -67,7 +67,7 @@ def test_reading_in_a_group_says_nothing_but_what_it_reads(
 
 @pytest.mark.parametrize("ended_by", ["the reader of its output", "SIGTERM"])
 @pytest.mark.parametrize("place", ["in front", "in the background"])
-def test_a_member_that_ends_has_left_its_group(moldau: Moldau, broker: Broker, ended_by: str, place: str) -> None:
+def test_consume_leaves_its_group_on_exit(moldau: Moldau, broker: Broker, ended_by: str, place: str) -> None:
     number = next(numbers)
     topic, group = f"ended-{number}", f"ended-group-{number}"
     moldau("topic", "create", topic)
@@ -89,20 +89,20 @@ def test_a_member_that_ends_has_left_its_group(moldau: Moldau, broker: Broker, e
     assert described(moldau, group)["state"] == "Empty"
 
 
-def test_a_group_that_is_not_named_or_finds_nothing_to_read_is_told_of(moldau: Moldau) -> None:
+def test_consume_rejects_empty_group_and_unknown_topic(moldau: Moldau) -> None:
     assert "--group is empty" in moldau("consume", "any", "--group", "", code=2)
     assert "topic none does not exist" in moldau("consume", "none", "--group", "readers", code=1)
 
 
 @pytest.mark.parametrize("place", ["@9999999999999999", "99999999999999999999"])
-def test_reading_in_a_group_where_nobody_serves_is_said_in_one_line(place: str) -> None:
+def test_consume_in_group_reports_unreachable_cluster(place: str) -> None:
     arguments = ["consume", "any", "--group", "readers", "--from", place, "-b", f"localhost:{free_ports(1).start}"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 1, repr(result.exception)
     assert "is the broker running?" in result.stderr
 
 
-def test_a_group_is_listed_and_described_with_its_lag(moldau: Moldau, read: tuple[str, str]) -> None:
+def test_group_describe_shows_lag(moldau: Moldau, read: tuple[str, str]) -> None:
     topic, group = read
     assert {"group": group, "state": "Empty", "protocol": "classic"} in json.loads(moldau("group", "list", "--json"))
     told = described(moldau, group)
@@ -128,7 +128,7 @@ def test_a_group_is_listed_and_described_with_its_lag(moldau: Moldau, read: tupl
         (["--by-duration", "9999999999999999d"], 0),
     ],
 )
-def test_offsets_are_moved_only_when_told_to(
+def test_reset_offsets_commits_only_with_execute(
     moldau: Moldau, read: tuple[str, str], arguments: list[str], offset: int
 ) -> None:
     _, group = read
@@ -140,7 +140,7 @@ def test_offsets_are_moved_only_when_told_to(
     assert described(moldau, group)["partitions"][0]["committed"] == offset
 
 
-def test_offsets_come_from_a_file(moldau: Moldau, read: tuple[str, str], tmp_path: Path) -> None:
+def test_reset_offsets_reads_a_file(moldau: Moldau, read: tuple[str, str], tmp_path: Path) -> None:
     topic, group = read
     (tmp_path / "offsets.csv").write_text(f'"{topic}",0,2\n')
     moldau("group", "reset-offsets", group, "--from-file", str(tmp_path / "offsets.csv"), "--execute")
@@ -152,21 +152,19 @@ def test_offsets_come_from_a_file(moldau: Moldau, read: tuple[str, str], tmp_pat
     assert "bad.csv is not UTF-8 text" in refusal
 
 
-def test_what_has_no_offset_is_not_shifted(moldau: Moldau, read: tuple[str, str]) -> None:
+def test_reset_offsets_rejects_shift_without_offsets(moldau: Moldau, read: tuple[str, str]) -> None:
     topic, _ = read
     arguments = ("reset-offsets", "never-read", "--topic", topic, "--shift", "3")
     assert "no offsets to shift" in moldau("group", *arguments, "--execute", code=1)
 
 
-def test_a_new_group_is_given_offsets_before_it_reads(moldau: Moldau, read: tuple[str, str]) -> None:
+def test_reset_offsets_creates_a_group(moldau: Moldau, read: tuple[str, str]) -> None:
     topic, _ = read
     moldau("group", "reset-offsets", "brand-new", "--topic", topic, "--to", "8", "--execute")
     assert moldau("consume", topic, "--group", "brand-new", "--count", "2").split() == ["8", "9"]
 
 
-def test_a_live_group_is_shown_with_its_members_and_not_touched(
-    moldau: Moldau, read: tuple[str, str], broker: Broker
-) -> None:
+def test_reset_offsets_rejects_a_group_with_members(moldau: Moldau, read: tuple[str, str], broker: Broker) -> None:
     topic, group = read
     consumer = Consumer(
         {
@@ -198,7 +196,7 @@ def test_groups_and_offsets_are_deleted(moldau: Moldau, read: tuple[str, str]) -
     assert "there is no group" in moldau("group", "describe", group, code=1)
 
 
-def test_each_of_many_groups_is_deleted_or_named(moldau: Moldau, read: tuple[str, str]) -> None:
+def test_group_delete_continues_after_a_failure(moldau: Moldau, read: tuple[str, str]) -> None:
     _, group = read
     said = moldau("group", "delete", "nobody", group, "no-one", code=1)
     assert "nobody: group id not found" in said
@@ -207,7 +205,7 @@ def test_each_of_many_groups_is_deleted_or_named(moldau: Moldau, read: tuple[str
     assert "there is no group" in moldau("group", "describe", group, code=1)
 
 
-def test_wrong_usage_is_said(moldau: Moldau, read: tuple[str, str]) -> None:
+def test_wrong_usage_of_groups_is_rejected(moldau: Moldau, read: tuple[str, str]) -> None:
     topic, group = read
     assert "one of --to" in moldau("group", "reset-offsets", group, code=2)
     assert "30s, 90m" in moldau("group", "reset-offsets", group, "--by-duration", "soon", code=2)

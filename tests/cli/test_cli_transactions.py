@@ -97,7 +97,7 @@ def test_transactions_are_listed_and_described(moldau: Moldau, client: Any, topi
     assert name in moldau("txn", "list")
 
 
-def test_a_transaction_that_has_ended_is_open_no_longer(moldau: Moldau, client: Any, topic: str) -> None:
+def test_ended_transaction_is_not_listed_as_open(moldau: Moldau, client: Any, topic: str) -> None:
     producer = client.run(begin(client.asynchronous, topic, f"doer of {topic}"))
     name = producer.transactional_id
     assert listed(moldau, "--open-for", "0", "--pattern", f".* {topic}") == {name: "Ongoing"}
@@ -107,7 +107,7 @@ def test_a_transaction_that_has_ended_is_open_no_longer(moldau: Moldau, client: 
     assert json.loads(moldau("txn", "describe", name, "--json"))["open_since"] is None
 
 
-def test_the_producers_of_a_partition_are_told(moldau: Moldau, client: Any, topic: str) -> None:
+def test_producers_of_a_partition_are_listed(moldau: Moldau, client: Any, topic: str) -> None:
     producer = client.run(begin(client.asynchronous, topic, f"doer of {topic}"))
     (told,) = json.loads(moldau("txn", "producers", f"{topic}:1", "--json"))
     assert (told["producer"], told["epoch"], told["open_since_offset"]) == (*producer.identity, 0)
@@ -115,7 +115,7 @@ def test_the_producers_of_a_partition_are_told(moldau: Moldau, client: Any, topi
     assert json.loads(moldau("txn", "producers", f"{topic}:0", "--json")) == []
 
 
-def test_an_open_transaction_is_aborted_and_its_producer_fenced(moldau: Moldau, client: Any, topic: str) -> None:
+def test_abort_ends_a_transaction_and_fences_its_producer(moldau: Moldau, client: Any, topic: str) -> None:
     producer = client.run(begin(client.asynchronous, topic, f"doer of {topic}"))
     assert "fenced" in moldau("txn", "abort", producer.transactional_id, text="n\n", code=1)
     moldau("txn", "abort", producer.transactional_id, "--yes")
@@ -126,7 +126,7 @@ def test_an_open_transaction_is_aborted_and_its_producer_fenced(moldau: Moldau, 
     assert end == 2  # the record and its marker: nothing is held up any more
 
 
-def test_a_hanging_transaction_is_found_and_aborted(moldau: Moldau, client: Any, topic: str) -> None:
+def test_hanging_transaction_is_found_and_aborted(moldau: Moldau, client: Any, topic: str) -> None:
     open_one = client.run(begin(client.asynchronous, topic, f"doer of {topic}"))
     producer_id = client.run(leave_hanging(client.asynchronous, topic))
     (found,) = json.loads(moldau("txn", "find-hanging", "--topic", topic, "--json"))
@@ -140,7 +140,7 @@ def test_a_hanging_transaction_is_found_and_aborted(moldau: Moldau, client: Any,
     client.run(open_one.end(is_commit=True))  # it was old, but its coordinator knows of it
 
 
-def test_a_transaction_of_an_id_that_has_moved_on_hangs(moldau: Moldau, client: Any, topic: str) -> None:
+def test_transaction_of_an_older_epoch_is_hanging(moldau: Moldau, client: Any, topic: str) -> None:
     client.run(leave_hanging(client.asynchronous, topic, f"doer of {topic}"))
     (found,) = json.loads(moldau("txn", "find-hanging", "--topic", topic, "--json"))
     assert found["transactional_id"] == f"doer of {topic}"
@@ -151,7 +151,7 @@ def servers(client: Any) -> str:
     return ",".join(f"{each.host}:{each.port}" for each in client.describe_cluster().brokers)
 
 
-def test_what_is_not_there_is_said(moldau: Moldau, topic: str) -> None:
+def test_unknown_transactions_are_reported(moldau: Moldau, topic: str) -> None:
     assert "there is no transactional id nobody" in moldau("txn", "describe", "nobody", code=1)
     assert "there is no transactional id nobody" in moldau("txn", "abort", "nobody", "--yes", code=1)
     assert "no open transaction" in moldau(
@@ -160,13 +160,13 @@ def test_what_is_not_there_is_said(moldau: Moldau, topic: str) -> None:
     assert "Unknown state: Sleeping" in moldau("txn", "list", "--state", "Sleeping", code=1)
 
 
-def test_nothing_is_said_to_hang_or_not_where_there_is_nothing(moldau: Moldau, topic: str) -> None:
+def test_find_hanging_rejects_unknown_topics_and_brokers(moldau: Moldau, topic: str) -> None:
     assert "nowhere does not exist" in moldau("txn", "find-hanging", "--topic", "nowhere", code=1)
     assert "broker 99 does not exist" in moldau("txn", "find-hanging", "--broker", "99", code=1)
     assert json.loads(moldau("txn", "find-hanging", "--topic", topic, "--broker", "1", "--json")) == []
 
 
-def test_wrong_usage_of_txn_is_said(moldau: Moldau, topic: str) -> None:
+def test_wrong_usage_of_txn_is_rejected(moldau: Moldau, topic: str) -> None:
     assert "give a TRANSACTIONAL_ID" in moldau("txn", "abort", code=2)
     assert "give a TRANSACTIONAL_ID" in moldau(
         "txn", "abort", "one", "--partition", f"{topic}:0", "--start-offset", "0", code=2

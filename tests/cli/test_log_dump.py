@@ -39,7 +39,7 @@ def two_records(**options: Any) -> bytearray:
     return build_batch([(5, b"k", b"v", (("h", b"x"),)), (7, None, None, ())], base_offset=100, **options)
 
 
-def test_batches_are_shown_with_their_place_and_health(tmp_path: Path) -> None:
+def test_dump_shows_position_and_validity_of_batches(tmp_path: Path) -> None:
     first = two_records(compression=Compression.LZ4, producer_id=9, producer_epoch=1, base_sequence=4, leader_epoch=3)
     second = build_batch([(8, None, b"z", ())], base_offset=102)
     one, two = dump(segment(tmp_path, first, second))
@@ -51,7 +51,7 @@ def test_batches_are_shown_with_their_place_and_health(tmp_path: Path) -> None:
     assert (two["position"], two["size_bytes"], two["base_offset"]) == (len(first), len(second), 102)
 
 
-def test_records_are_shown_when_asked_for(tmp_path: Path) -> None:
+def test_dump_shows_records_on_request(tmp_path: Path) -> None:
     _, one, two = dump(segment(tmp_path, two_records()), "--records")
     assert one == {
         "file": str(tmp_path / SEGMENT),
@@ -65,7 +65,7 @@ def test_records_are_shown_when_asked_for(tmp_path: Path) -> None:
     assert (two["offset"], two["key"], two["value"]) == (101, None, None)
 
 
-def test_a_batch_whose_checksum_does_not_fit_is_found(tmp_path: Path) -> None:
+def test_dump_finds_a_batch_with_wrong_checksum(tmp_path: Path) -> None:
     batch = two_records()
     batch[-1] ^= 1
     (entry,) = dump(segment(tmp_path, batch), "--records", code=1)
@@ -73,25 +73,25 @@ def test_a_batch_whose_checksum_does_not_fit_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 11, 30, 60, 70])
-def test_a_torn_tail_is_found(tmp_path: Path, cut: int) -> None:
+def test_dump_finds_a_torn_tail(tmp_path: Path, cut: int) -> None:
     batch = two_records()
     entries = dump(segment(tmp_path, batch, batch[:cut]), code=1)
     assert [each["type"] for each in entries] == ["batch", "torn"]
     assert (entries[1]["position"], entries[1]["size_bytes"]) == (len(batch), cut)
 
 
-def test_room_that_was_reserved_is_not_broken(tmp_path: Path) -> None:
+def test_preallocated_space_is_valid(tmp_path: Path) -> None:
     assert len(dump(segment(tmp_path, two_records(), bytes(5000)))) == 1
 
 
-def test_an_old_message_set_is_named_and_passed_over(tmp_path: Path) -> None:
+def test_old_message_set_is_shown_and_skipped(tmp_path: Path) -> None:
     body = struct.pack(">IbbqiI", 0, 1, 0, 5, -1, 0)
     old = struct.pack(">qi", 100, len(body)) + body
     legacy, batch = dump(segment(tmp_path, old, two_records()))
     assert (legacy["type"], legacy["magic"], batch["type"]) == ("message_set", 1, "batch")
 
 
-def test_transaction_markers_are_spelt_out(tmp_path: Path) -> None:
+def test_transaction_markers_are_decoded(tmp_path: Path) -> None:
     marker = build_transaction_marker(
         is_commit=False, producer_id=7, producer_epoch=0, coordinator_epoch=3, timestamp_ms=1
     )
@@ -100,7 +100,7 @@ def test_transaction_markers_are_spelt_out(tmp_path: Path) -> None:
     assert (control["control"], control["data"]) == ("abort", {"coordinator_epoch": 3})
 
 
-def test_the_metadata_log_is_decoded_by_the_name_of_its_folder(tmp_path: Path) -> None:
+def test_metadata_log_is_decoded_by_its_directory_name(tmp_path: Path) -> None:
     voter = messages.LeaderChangeMessage.Voter(voter_id=1)
     change = encode_data(messages.LeaderChangeMessage(leader_id=1, voters=[voter]), 0)
     topic = encode_metadata_record(messages.TopicRecord(name="orders", topic_id=bytes(range(16))), 0)
@@ -117,13 +117,13 @@ def test_the_metadata_log_is_decoded_by_the_name_of_its_folder(tmp_path: Path) -
     assert dump(path, "-r", "--decoder", "none")[3]["type"] == "record"
 
 
-def test_a_metadata_record_that_cannot_be_read_is_broken(tmp_path: Path) -> None:
+def test_undecodable_metadata_record_is_corrupt(tmp_path: Path) -> None:
     path = segment(tmp_path / "__cluster_metadata-0", build_batch([(1, None, b"\x09", ())]))
     _, record = dump(path, "-r", code=1)
     assert record["is_valid"] is False
 
 
-def test_indexes_are_shown_up_to_their_reserved_room(tmp_path: Path) -> None:
+def test_indexes_are_shown_up_to_preallocated_space(tmp_path: Path) -> None:
     index = tmp_path / "00000000000000000100.index"
     index.write_bytes(struct.pack(">iiii", 4, 0, 9, 4096) + bytes(80))
     assert [(each["offset"], each["position"]) for each in dump(index)] == [(104, 0), (109, 4096)]
@@ -132,7 +132,7 @@ def test_indexes_are_shown_up_to_their_reserved_room(tmp_path: Path) -> None:
     assert [(each["timestamp"], each["offset"]) for each in dump(times)] == [(1000, 104), (2000, 109)]
 
 
-def test_an_index_that_goes_back_or_is_cut_is_broken(tmp_path: Path) -> None:
+def test_unordered_or_torn_index_is_corrupt(tmp_path: Path) -> None:
     index = tmp_path / "00000000000000000000.index"
     index.write_bytes(struct.pack(">iiii", 9, 0, 4, 4096) + b"\x01")
     entries = dump(index, code=1)
@@ -163,14 +163,14 @@ def test_producers_aborts_epochs_and_checkpoints_are_shown(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["00000000000000000015.snapshot", "leader-epoch-checkpoint", "quorum-state"])
-def test_a_broken_file_is_named_and_does_not_stop_the_others(tmp_path: Path, name: str) -> None:
+def test_dump_continues_after_a_corrupt_file(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"\x00garbage")
     segment(tmp_path, two_records())
     kinds = sorted(each["type"] for each in dump(tmp_path, code=1))
     assert kinds == ["batch", "broken_file"]
 
 
-def test_people_read_lines_without_what_goes_without_saying(tmp_path: Path) -> None:
+def test_dump_hides_default_values_in_text(tmp_path: Path) -> None:
     path = segment(tmp_path, two_records())
     result = CliRunner().invoke(app, ["log", "dump", str(path), "-r"])
     assert result.exit_code == 0
@@ -182,7 +182,7 @@ def test_people_read_lines_without_what_goes_without_saying(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["nothing.log", "strange.txt"])
-def test_what_cannot_be_dumped_is_said_in_a_line(tmp_path: Path, name: str) -> None:
+def test_dump_rejects_unknown_files(tmp_path: Path, name: str) -> None:
     (tmp_path / "strange.txt").write_text("?")
     result = CliRunner().invoke(app, ["log", "dump", str(tmp_path / name)])
     assert result.exit_code == 1

@@ -35,20 +35,20 @@ def refused(*arguments: str) -> str:
         ),
     ],
 )
-def test_a_row_of_a_plan_that_means_nothing_is_one_line(command: str, row: str, words: str, tmp_path: Path) -> None:
+def test_invalid_plan_entry_is_one_line(command: str, row: str, words: str, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     plan.write_text(f'{{"partitions": [{row}]}}')
     assert refused("reassign", command, str(plan)) == f"error: {plan}: {words}\n"
 
 
 @pytest.mark.proves("A4", part="reassignment")
-def test_a_plan_that_is_nested_without_an_end_is_one_line(tmp_path: Path) -> None:
+def test_deeply_nested_plan_is_one_line(tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     plan.write_text("[" * 100_000)
     assert f"{plan}: not JSON: maximum recursion depth" in refused("reassign", "execute", str(plan))
 
 
-def test_a_partition_that_no_topic_can_have_is_not_asked_for(tmp_path: Path) -> None:
+def test_impossible_partition_is_rejected_before_a_request(tmp_path: Path) -> None:
     file = tmp_path / "partitions.json"
     file.write_text('{"partitions": [{"topic": "t", "partition": 4294967296}]}')
     told = refused("partition", "elect-leaders", "--file", str(file))

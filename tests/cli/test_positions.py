@@ -27,12 +27,12 @@ pytestmark = pytest.mark.proves("C4", part="by listing offsets")
         (f"@{2**63 - 1}", AtTime(2**63 - 1)),
     ],
 )
-def test_a_place_is_read_as_written(text: str, position: Position) -> None:
+def test_position_is_parsed(text: str, position: Position) -> None:
     assert parse_position(text, "--from") == position
 
 
 @pytest.mark.parametrize("text", ["", "middle", "--5", "-", "1.5", "@", "@yesterday", "@2026-13-01", "+5", f"@{2**63}"])
-def test_what_is_no_place_is_refused_with_examples(text: str) -> None:
+def test_invalid_position_is_rejected_with_examples(text: str) -> None:
     with pytest.raises(CommandError, match="2026-01-01") as refusal:
         parse_position(text, "--from")
     assert refusal.value.exit_code == 2

@@ -43,38 +43,38 @@ def nobody() -> str:
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "bench"])
-def test_every_command_says_what_it_does(name: str) -> None:
+def test_every_command_has_help(name: str) -> None:
     result = CliRunner().invoke(app, [name, "--help"])
     assert result.exit_code == 0, result.output
     assert f"moldau {name}" in result.stdout.replace("root", "moldau")
 
 
-def test_the_program_lists_its_commands() -> None:
+def test_program_lists_its_commands() -> None:
     result = CliRunner().invoke(app, ["--help"])
     assert result.exit_code == 0
     for name in ("start", "topic", "config", "produce", "consume", "log", "storage", "version"):
         assert name in result.stdout
 
 
-def test_a_command_that_is_not_there_is_refused() -> None:
+def test_unknown_command_is_rejected() -> None:
     result = CliRunner().invoke(app, ["frobnicate"])
     assert result.exit_code == 2
     assert "No such command" in result.stderr
 
 
-def test_the_version_is_told() -> None:
+def test_version_is_printed() -> None:
     assert CliRunner().invoke(app, ["--version"]).stdout == f"moldau {__version__}\n"
     assert CliRunner().invoke(app, ["version"]).stdout.startswith(f"moldau {__version__} (Python")
     assert f'"version": "{__version__}"' in CliRunner().invoke(app, ["version", "--json"]).stdout
 
 
-def test_starting_does_not_load_what_other_commands_need() -> None:
+def test_start_does_not_import_modules_of_other_commands() -> None:
     code = "import sys, moldau.cli.main, moldau.cli.start; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not [name for name in loaded if name.startswith(("rich", "moldau.client", "moldau.broker", "moldau.wire"))]
 
 
-def test_a_cluster_that_is_not_there_is_said_in_one_line(nobody: str) -> None:
+def test_unreachable_cluster_is_one_line(nobody: str) -> None:
     result = run("topic", "list", "-b", nobody)
     assert result.returncode == 1
     assert (
@@ -84,7 +84,7 @@ def test_a_cluster_that_is_not_there_is_said_in_one_line(nobody: str) -> None:
 
 @pytest.mark.parametrize("answer", ["n\n", ""])
 @pytest.mark.proves("A4", part="topics and settings")
-def test_who_does_not_confirm_is_told_that_nothing_was_changed(answer: str) -> None:
+def test_unconfirmed_command_reports_that_nothing_changed(answer: str) -> None:
     """And not "Aborted.", which `moldau txn abort` would say when it has aborted nothing."""
     result = CliRunner().invoke(app, ["partition", "elect-leaders", "--all", "--unclean"], input=answer)
     assert result.exit_code == 1
@@ -92,12 +92,12 @@ def test_who_does_not_confirm_is_told_that_nothing_was_changed(answer: str) -> N
     assert result.stderr.endswith("error: not confirmed, nothing was changed; use --yes to skip the prompt\n")
 
 
-def test_the_cluster_may_come_from_the_environment(nobody: str) -> None:
+def test_bootstrap_servers_come_from_the_environment(nobody: str) -> None:
     assert nobody in run("topic", "list", MOLDAU_BOOTSTRAP_SERVERS=nobody).stderr
 
 
 @pytest.mark.parametrize("where", ["before", "after"])
-def test_debug_shows_the_traceback_wherever_it_stands(where: str, nobody: str) -> None:
+def test_debug_shows_the_traceback_anywhere_on_the_line(where: str, nobody: str) -> None:
     arguments = ["topic", "list", "-b", nobody]
     result = run(*(["--debug", *arguments] if where == "before" else [*arguments, "--debug"]))
     assert result.returncode == 1
@@ -121,20 +121,20 @@ def test_debug_shows_the_traceback_wherever_it_stands(where: str, nobody: str) -
         (["storage", "format", "--data", "x", "--cluster-id", "short"], "22 letters"),
     ],
 )
-def test_wrong_usage_is_code_2_and_says_what_is_right(arguments: list[str], words: str) -> None:
+def test_wrong_usage_exits_with_2_and_a_hint(arguments: list[str], words: str) -> None:
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 2, result.output
     assert words in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_a_settings_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_settings_file_is_named(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["start", "--config", str(tmp_path / "none.properties")])
     assert result.exit_code == 1
     assert "none.properties: no such file or directory" in result.stderr
 
 
-def test_a_setting_that_is_wrong_is_named_with_file_and_line(tmp_path: Path) -> None:
+def test_invalid_setting_is_named_with_file_and_line(tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
     path.write_text("# mine\nnum.partitions=many\n")
     result = CliRunner().invoke(app, ["start", "--config", str(path)])
@@ -142,7 +142,7 @@ def test_a_setting_that_is_wrong_is_named_with_file_and_line(tmp_path: Path) -> 
     assert f"{path}:2" in result.stderr
 
 
-def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
+def test_broken_pipe_is_not_an_error(tmp_path: Path) -> None:
     big = tmp_path / "00000000000000000000.index"
     big.write_bytes(b"".join(n.to_bytes(4, "big") * 2 for n in range(1, 50_000)))
     command = f"{sys.executable} -m moldau.cli.main log dump {big} | head -n 2"
@@ -156,14 +156,14 @@ def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a device that is always full")
 @pytest.mark.proves("A4", part="topics and settings")
 @pytest.mark.parametrize("words", ["version", "--version", "--help", "topic --help"])
-def test_output_that_finds_no_room_is_one_line_and_code_1(words: str) -> None:
+def test_output_to_a_full_disk_is_one_line_and_exits_with_1(words: str) -> None:
     command = f"unset PYTHONUNBUFFERED; {sys.executable} -m moldau.cli.main {words} > /dev/full"
     result = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert (result.returncode, result.stderr) == (1, "error: [Errno 28] No space left on device\n")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a device that is always full")
-def test_a_complaint_that_finds_no_room_keeps_its_code(nobody: str) -> None:
+def test_error_on_a_full_disk_keeps_its_exit_code(nobody: str) -> None:
     command = f"{sys.executable} -m moldau.cli.main topic list -b {nobody} 2> /dev/full"
     assert subprocess.run(["sh", "-c", command], timeout=60, check=False).returncode == 1
 
@@ -171,7 +171,7 @@ def test_a_complaint_that_finds_no_room_keeps_its_code(nobody: str) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a device that is always full")
 @pytest.mark.proves("A4", part="topics and settings")
 @pytest.mark.parametrize("command", ["start", "up"])
-def test_brokers_serve_though_there_is_no_room_for_what_they_say(tmp_path: Path, command: str) -> None:
+def test_brokers_serve_when_their_output_is_on_a_full_disk(tmp_path: Path, command: str) -> None:
     port = free_ports(1).start
     where = {"start": ["--listen", f"localhost:{port}"], "up": ["--port", str(port), "--brokers", "1"]}[command]
     options = ["--data", str(tmp_path), *where, "-c", "moldau.metrics.listener="]
@@ -186,7 +186,7 @@ def test_brokers_serve_though_there_is_no_room_for_what_they_say(tmp_path: Path,
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows what a descriptor leads to")
 @pytest.mark.proves("S1", part="an append never rewrites what is there")
-def test_no_file_of_a_broker_gets_the_number_of_a_stream_that_was_closed(tmp_path: Path, nobody: str) -> None:
+def test_broker_files_never_get_the_descriptor_of_a_closed_stream(tmp_path: Path, nobody: str) -> None:
     start = [*MOLDAU, "start", "--data", str(tmp_path), "--listen", nobody, "-c", "moldau.metrics.listener="]
     with subprocess.Popen(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *start]) as broker:
         until = time.monotonic() + 30
@@ -199,7 +199,7 @@ def test_no_file_of_a_broker_gets_the_number_of_a_stream_that_was_closed(tmp_pat
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])
-def test_commands_do_without_streams_that_were_closed(closed: str, tmp_path: Path) -> None:
+def test_commands_run_with_closed_streams(closed: str, tmp_path: Path) -> None:
     (tmp_path / "00000000000000000000.index").write_bytes(bytes(16))
     for words in (["version"], ["log", "dump", str(tmp_path)]):
         command = ["sh", "-c", f'exec "$@" {closed}', "sh", *MOLDAU, *words]
@@ -207,7 +207,7 @@ def test_commands_do_without_streams_that_were_closed(closed: str, tmp_path: Pat
         assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_an_interrupt_is_code_130_without_a_traceback() -> None:
+def test_interrupt_exits_with_130_without_traceback() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with subprocess.Popen([*MOLDAU, "topic", "list", "-b", address], stderr=subprocess.PIPE) as process:
@@ -220,12 +220,12 @@ def test_an_interrupt_is_code_130_without_a_traceback() -> None:
                 assert process.wait(30) == 130
 
 
-def test_an_error_of_ours_keeps_its_traceback() -> None:
+def test_bug_keeps_its_traceback() -> None:
     assert as_command_error(ValueError("a bug")) is None
     assert as_command_error(AssertionError()) is None
 
 
-def test_errors_of_the_cluster_and_the_system_become_lines() -> None:
+def test_cluster_and_system_errors_become_one_line() -> None:
     told = as_command_error(UnknownTopicOrPartition("topic x does not exist"))
     assert told is not None
     assert (str(told), told.exit_code) == ("topic x does not exist", 1)
@@ -242,13 +242,13 @@ def test_errors_of_the_cluster_and_the_system_become_lines() -> None:
     assert as_command_error(complaint) is complaint
 
 
-def test_pairs_may_hold_further_equal_signs() -> None:
+def test_pairs_may_contain_equal_signs() -> None:
     assert pairs(["a=b=c", " d = e "], "-c") == {"a": "b=c", "d": "e"}
     with pytest.raises(CommandError):
         pairs(["=x"], "-c")
 
 
-def test_sizes_and_ids_are_written_for_people() -> None:
+def test_sizes_and_ids_are_human_readable() -> None:
     assert [human_bytes(size) for size in (0, 1023, 1024, 1536, 5 * 2**30, 2**60)] == [
         "0 B",
         "1023 B",
@@ -261,6 +261,6 @@ def test_sizes_and_ids_are_written_for_people() -> None:
     assert topic_id_text(bytes(16)) is None
 
 
-def test_completion_can_be_shown() -> None:
+def test_completion_script_is_printed() -> None:
     result = run("--show-completion", "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     assert "complete" in result.stdout

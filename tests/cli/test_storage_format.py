@@ -29,7 +29,7 @@ def identity(folder: Path) -> MetaProperties:
     return MetaProperties.decode((folder / "meta.properties").read_bytes())
 
 
-def test_initial_controllers_are_written_to_a_snapshot_that_each_of_them_begins_with(tmp_path: Path) -> None:
+def test_initial_controllers_are_written_to_a_bootstrap_snapshot(tmp_path: Path) -> None:
     for node_id in (1, 2):
         folder = tmp_path / str(node_id)
         moldau("-d", str(folder), "-t", CLUSTER_ID, "--node-id", str(node_id), "--initial-controllers", VOTERS)
@@ -46,13 +46,13 @@ def test_initial_controllers_are_written_to_a_snapshot_that_each_of_them_begins_
 
 
 @pytest.mark.parametrize("flags", [(), ("--standalone",)])
-def test_a_folder_that_was_just_formatted_was_not_left_uncleanly(tmp_path: Path, flags: tuple[str, ...]) -> None:
+def test_new_data_directory_is_not_reported_as_unclean(tmp_path: Path, flags: tuple[str, ...]) -> None:
     moldau("-d", str(tmp_path / "fresh"), *flags)
     told = CliRunner().invoke(app, ["storage", "info", "-d", str(tmp_path / "fresh")]).stdout
     assert "last shutdown  none: no node has run here yet\n" in told
 
 
-def test_a_node_that_is_alone_is_its_own_first_voter(tmp_path: Path) -> None:
+def test_standalone_node_is_its_own_first_voter(tmp_path: Path) -> None:
     settings = tmp_path / "server.properties"
     settings.write_text(
         f"node.id=7\nlog.dirs={tmp_path}/data\ncontroller.listener.names=CONTROLLER\n"
@@ -67,7 +67,7 @@ def test_a_node_that_is_alone_is_its_own_first_voter(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("H6")
-def test_a_controller_that_joins_later_knows_no_voters(tmp_path: Path) -> None:
+def test_joining_controller_has_no_initial_voters(tmp_path: Path) -> None:
     moldau("-d", str(tmp_path), "-t", CLUSTER_ID, "--node-id", "4", "--no-initial-controllers")
     assert not (tmp_path / CHECKPOINT).exists()
     state = json.loads((tmp_path / "__cluster_metadata-0" / "quorum-state").read_bytes())
@@ -89,9 +89,7 @@ def test_a_controller_that_joins_later_knows_no_voters(tmp_path: Path) -> None:
         (["--node-id", "3", "--initial-controllers", VOTERS], "not among the initial controllers 1, 2"),
     ],
 )
-def test_what_cannot_be_is_refused_in_words_and_leaves_nothing_behind(
-    flags: list[str], words: str, tmp_path: Path
-) -> None:
+def test_invalid_format_options_are_rejected_and_write_nothing(flags: list[str], words: str, tmp_path: Path) -> None:
     folder = tmp_path / "new"
     result = CliRunner().invoke(app, ["storage", "format", "-d", str(folder), *flags])
     assert result.exit_code in (1, 2)
@@ -100,7 +98,7 @@ def test_what_cannot_be_is_refused_in_words_and_leaves_nothing_behind(
     assert not (folder / "__cluster_metadata-0").exists()
 
 
-def test_a_broker_has_no_say_about_voters(tmp_path: Path) -> None:
+def test_broker_without_controller_role_has_no_voters(tmp_path: Path) -> None:
     settings = tmp_path / "server.properties"
     settings.write_text(
         f"node.id=7\nlog.dirs={tmp_path}/data\nprocess.roles=broker\ncontroller.listener.names=CONTROLLER\n"

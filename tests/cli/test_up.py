@@ -128,7 +128,7 @@ def started(tmp_path: Path) -> Iterator[Started]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_all_nodes_are_started_and_stopped_again(started: Started, number: signal.Signals) -> None:
+def test_all_nodes_are_started_and_stopped(started: Started, number: signal.Signals) -> None:
     up = started()
     up.until("all serve")
     assert up.end(number) == 0
@@ -137,7 +137,7 @@ def test_all_nodes_are_started_and_stopped_again(started: Started, number: signa
 
 
 @pytest.mark.proves("H3")
-def test_a_node_that_is_killed_stays_down_and_a_line_says_so(started: Started) -> None:
+def test_killed_node_stays_down_and_is_reported(started: Started) -> None:
     up = started()
     assert str(up.pid_of(2)) in up.until("all serve, pids")
     os.kill(up.pid_of(2), signal.SIGKILL)
@@ -147,7 +147,7 @@ def test_a_node_that_is_killed_stays_down_and_a_line_says_so(started: Started) -
     assert sum(line.endswith("stopping") for line in up.lines) == 2
 
 
-def test_a_node_that_is_killed_comes_back_where_that_is_wanted(started: Started) -> None:
+def test_killed_node_is_restarted_with_restart(started: Started) -> None:
     up = started(restarts=True)
     up.until("all serve")
     for life in (1, 2):
@@ -157,7 +157,7 @@ def test_a_node_that_is_killed_comes_back_where_that_is_wanted(started: Started)
     assert up.end() == 0
 
 
-def test_when_no_node_is_left_it_ends(started: Started) -> None:
+def test_supervisor_exits_when_no_node_is_left(started: Started) -> None:
     up = started()
     up.until("all serve")
     for node in (1, 2, 3):
@@ -166,7 +166,7 @@ def test_when_no_node_is_left_it_ends(started: Started) -> None:
     assert up.lines[-1] == "error: no node is left"
 
 
-def test_a_node_that_cannot_start_stops_the_others_and_says_why(started: Started) -> None:
+def test_node_that_cannot_start_stops_the_cluster(started: Started) -> None:
     up = started('if node == "2": sys.exit("the port is taken")')
     assert up.wait() == 1
     assert "[2] the port is taken" in up.lines
@@ -174,7 +174,7 @@ def test_a_node_that_cannot_start_stops_the_others_and_says_why(started: Started
 
 
 @pytest.mark.proves("A4", part="reassignment")
-def test_a_node_that_takes_long_is_told_of_and_waited_for(started: Started, tmp_path: Path) -> None:
+def test_slow_node_is_reported_and_awaited(started: Started, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     up = started(f'if node == "3": Path({str(gate)!r}).read_bytes()', late_s=0.1)
@@ -187,7 +187,7 @@ def test_a_node_that_takes_long_is_told_of_and_waited_for(started: Started, tmp_
     assert sum(line.endswith("stopping") for line in up.lines) == 3
 
 
-def test_a_node_that_does_not_end_is_killed(started: Started) -> None:
+def test_node_that_does_not_stop_is_killed(started: Started) -> None:
     up = started(
         """
         if node == "1":
@@ -202,7 +202,7 @@ def test_a_node_that_does_not_end_is_killed(started: Started) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="only Linux lets us wait for a process that is not ours")
-def test_no_node_outlives_a_supervisor_that_is_killed(started: Started) -> None:
+def test_no_node_outlives_a_killed_supervisor(started: Started) -> None:
     up = started()
     up.until("all serve")
     watched = [os.pidfd_open(up.pid_of(node)) for node in (1, 2, 3)]
@@ -215,7 +215,7 @@ def test_no_node_outlives_a_supervisor_that_is_killed(started: Started) -> None:
 # Who is where
 
 
-def test_more_brokers_than_three_vote_no_more(tmp_path: Path) -> None:
+def test_only_the_first_three_brokers_are_controllers(tmp_path: Path) -> None:
     cluster = LocalCluster.open(tmp_path, brokers=5, port=9092)
     assert [node.is_controller for node in cluster.nodes] == [True, True, True, False, False]
     assert [node.address.port for node in cluster.nodes] == [9092, 9093, 9094, 9095, 9096]
@@ -224,7 +224,7 @@ def test_more_brokers_than_three_vote_no_more(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("brokers", "controllers", "replicas", "in_sync"), [(1, 1, 1, 1), (2, 1, 2, 1), (3, 3, 3, 2)])
-def test_topics_have_as_many_replicas_as_there_can_be(
+def test_replication_factor_follows_from_the_number_of_brokers(
     tmp_path: Path, brokers: int, controllers: int, replicas: int, in_sync: int
 ) -> None:
     cluster = LocalCluster.open(tmp_path, brokers=brokers)
@@ -234,7 +234,7 @@ def test_topics_have_as_many_replicas_as_there_can_be(
 
 
 @pytest.mark.proves("A4")
-def test_a_second_start_continues_the_same_cluster(tmp_path: Path) -> None:
+def test_second_start_continues_the_same_cluster(tmp_path: Path) -> None:
     first = LocalCluster.open(tmp_path, brokers=3, port=9192)
     identities = [(node.folder / "meta.properties").read_bytes() for node in first.nodes]
     second = LocalCluster.open(tmp_path)
@@ -245,7 +245,7 @@ def test_a_second_start_continues_the_same_cluster(tmp_path: Path) -> None:
     assert len(LocalCluster.open(tmp_path).nodes) == 4
 
 
-def test_clients_ports_may_change_and_controllers_ports_stay(tmp_path: Path) -> None:
+def test_broker_ports_may_change_and_controller_ports_stay(tmp_path: Path) -> None:
     first = LocalCluster.open(tmp_path, port=9092)
     second = LocalCluster.open(tmp_path, port=9292)
     assert second.nodes[0].address.port == 9292
@@ -253,9 +253,7 @@ def test_clients_ports_may_change_and_controllers_ports_stay(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("port", "controllers"), [(9092, 19092), (22768, 12768), (30000, 20000), (60000, 50000)])
-def test_controllers_listen_where_no_outgoing_connection_takes_their_port(
-    tmp_path: Path, port: int, controllers: int
-) -> None:
+def test_controllers_listen_below_the_ephemeral_ports(tmp_path: Path, port: int, controllers: int) -> None:
     assert LocalCluster.open(tmp_path, port=port).state.controllers[0].port == controllers
 
 
@@ -266,14 +264,14 @@ def test_metrics_ports_follow_from_the_port_of_the_first_broker(tmp_path: Path, 
     assert listeners == [f"localhost:{metrics + index}" for index in range(3)]
 
 
-def test_settings_of_the_user_win(tmp_path: Path) -> None:
+def test_settings_of_the_user_override_defaults(tmp_path: Path) -> None:
     cluster = LocalCluster.open(tmp_path, settings={"min.insync.replicas": "1", "log.retention.hours": "1"})
     text = cluster.nodes[2].settings_file.read_text()
     assert "min.insync.replicas=1\n" in text
     assert "log.retention.hours=1\n" in text
 
 
-def test_a_folder_of_another_cluster_is_refused(tmp_path: Path) -> None:
+def test_directory_of_another_cluster_is_rejected(tmp_path: Path) -> None:
     LocalCluster.open(tmp_path / "one")
     other = LocalCluster.open(tmp_path / "other")
     state_file = tmp_path / "one" / "cluster.json"
@@ -282,7 +280,7 @@ def test_a_folder_of_another_cluster_is_refused(tmp_path: Path) -> None:
         LocalCluster.open(tmp_path / "one")
 
 
-def test_fewer_brokers_than_controllers_are_refused(tmp_path: Path) -> None:
+def test_fewer_brokers_than_controllers_are_rejected(tmp_path: Path) -> None:
     LocalCluster.open(tmp_path, brokers=3)
     result = CliRunner().invoke(app, ["up", "--data", str(tmp_path), "--brokers", "2"])
     assert result.exit_code == 2
@@ -290,7 +288,7 @@ def test_fewer_brokers_than_controllers_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("A4", part="reassignment")
-def test_a_port_that_is_refused_is_not_remembered(tmp_path: Path) -> None:
+def test_rejected_port_is_not_saved(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["up", "--data", str(tmp_path / "new"), "--port", "65534"])
     assert result.exit_code == 2
     assert "--port 65534 leaves no room for 3 brokers" in result.stderr
@@ -301,7 +299,7 @@ def test_a_port_that_is_refused_is_not_remembered(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("A4", part="reassignment")
-def test_a_cluster_that_runs_keeps_its_settings_when_it_is_started_once_more(tmp_path: Path) -> None:
+def test_running_cluster_keeps_its_settings_on_second_start(tmp_path: Path) -> None:
     first = LocalCluster.open(tmp_path, brokers=3, port=9192)
     files = [tmp_path / "cluster.json", *(node.settings_file for node in first.nodes)]
     before = [each.read_bytes() for each in files]
@@ -315,7 +313,7 @@ def test_a_cluster_that_runs_keeps_its_settings_when_it_is_started_once_more(tmp
 
 @pytest.mark.proves("A4", part="reassignment")
 @pytest.mark.parametrize("taken", ["broker", "controller"])
-def test_no_cluster_is_made_with_ports_that_are_taken(tmp_path: Path, taken: str) -> None:
+def test_no_cluster_is_created_with_ports_in_use(tmp_path: Path, taken: str) -> None:
     """Its controllers would keep them for ever, and no --port would help."""
     first = free_ports(3).start
     alike = LocalCluster.open(tmp_path / "alike", port=first)
@@ -327,7 +325,7 @@ def test_no_cluster_is_made_with_ports_that_are_taken(tmp_path: Path, taken: str
     assert not (tmp_path / "new").exists()
 
 
-def test_a_controller_whose_port_was_taken_meanwhile_says_that_it_stays(tmp_path: Path) -> None:
+def test_controller_port_in_use_is_reported(tmp_path: Path) -> None:
     with socket.create_server(("localhost", 0)) as somebody:
         port = somebody.getsockname()[1]
         LocalCluster.open(tmp_path, port=free_ports(3).start, controller_port=port)
@@ -336,7 +334,7 @@ def test_a_controller_whose_port_was_taken_meanwhile_says_that_it_stays(tmp_path
     assert f"localhost:{port} is in use: stop the process that listens there" in result.stderr
 
 
-def test_a_file_that_is_not_ours_is_told_of(tmp_path: Path) -> None:
+def test_invalid_cluster_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "cluster.json").write_text("[]")
     result = CliRunner().invoke(app, ["up", "--data", str(tmp_path)])
     assert result.exit_code == 1

@@ -72,7 +72,7 @@ def test_leaderless_partition_does_not_delay_the_others(capsys: pytest.CaptureFi
     assert script.asked[1, "Fetch"] >= 2000
     asked = script.asked[1, "Metadata"] + script.asked[2, "Metadata"]
     assert asked <= 3 + took_s / RETRY_S, "looked up again at every turn"
-    assert capsys.readouterr().err == "partition 1 of topic t has no leader at the moment; trying again\n"
+    assert capsys.readouterr().err == "partition 1 of topic t has no leader at the moment; retrying\n"
 
 
 class Read(Halved):
@@ -117,4 +117,4 @@ def test_group_is_described_when_a_leader_does_not_respond(is_frozen: bool, caps
     script.leaders = [1, 2]
     script.on(2, "ListOffsets", (lambda _: None) if is_frozen else gone)
     assert script.told_within(15_000) == [(0, 4, 10, 6), (1, 4, None, None)]
-    assert capsys.readouterr().err == "no answer from the leaders of t-1: offsets are not shown there\n"
+    assert capsys.readouterr().err == "no response from the leaders of t-1: their offsets are not shown\n"

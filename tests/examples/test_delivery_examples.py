@@ -51,13 +51,13 @@ def _crash_and_go_on(broker: Broker, name: str, results: Path) -> None:
     assert _run(broker, name, results) == 0
 
 
-def test_at_most_once_loses_the_message_of_the_crash_and_repeats_none(broker: Broker, tmp_path: Path) -> None:
+def test_at_most_once_loses_the_message_of_the_crash(broker: Broker, tmp_path: Path) -> None:
     _crash_and_go_on(broker, "at_most_once.py", tmp_path / "results")
     seen = (tmp_path / "results").read_text().split()
     assert seen == [str(number) for number in range(COUNT) if number != CRASH_AT]
 
 
-def test_at_least_once_loses_none_and_repeats_what_was_not_committed(broker: Broker, tmp_path: Path) -> None:
+def test_at_least_once_repeats_uncommitted_messages(broker: Broker, tmp_path: Path) -> None:
     _crash_and_go_on(broker, "at_least_once.py", tmp_path / "results")
     seen = Counter((tmp_path / "results").read_text().split())
     assert set(seen) == {str(number) for number in range(COUNT)}

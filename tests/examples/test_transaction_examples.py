@@ -71,7 +71,7 @@ def _crash_and_go_on(broker: Broker, program: str) -> None:
     assert len(_read(broker, target, "read_uncommitted", COUNT + 1)) == COUNT + 1
 
 
-def test_every_receipt_is_there_once_though_the_program_died_in_between(broker: Broker) -> None:
+def test_every_receipt_is_written_once_despite_a_crash(broker: Broker) -> None:
     """Both at the same time, because each ends by waiting for more that does not come."""
     with ThreadPoolExecutor() as pool:
         for done in [pool.submit(_crash_and_go_on, broker, program) for program in PROGRAMS]:

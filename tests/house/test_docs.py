@@ -26,12 +26,12 @@ def named_targets(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_every_link_leads_somewhere(page: Path) -> None:
+def test_every_link_resolves(page: Path) -> None:
     assert not list(broken_links(page))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_every_make_target_that_is_named_exists(page: Path) -> None:
+def test_every_documented_make_target_exists(page: Path) -> None:
     targets = set(TARGET.findall((ROOT / "Makefile").read_text()))
     assert named_targets(page) <= targets
 
@@ -62,7 +62,7 @@ def test_missing_path_is_found(tmp_path: Path) -> None:
     assert missing_paths("`broker/broker.py` `broker/gone.py` `broker/`", [tmp_path]) == ["broker/gone.py"]
 
 
-def test_a_broken_link_is_found(tmp_path: Path) -> None:
+def test_broken_link_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("[there](page.md) [gone](other.md#part) `[code](no.md)` [far](https://example.org)")
     assert list(broken_links(page)) == ["other.md"]

@@ -45,7 +45,7 @@ def lint(folder: Path) -> subprocess.CompletedProcess[str]:
         ("../pyspark_moldau/codec/cluster.py", "import confluent_kafka", "neither Spark nor a cluster"),
     ],
 )
-def test_a_module_out_of_place_breaks_its_contract(tmp_path: Path, place: str, line: str, contract: str) -> None:
+def test_module_out_of_place_breaks_its_contract(tmp_path: Path, place: str, line: str, contract: str) -> None:
     skeleton(tmp_path)
     path = tmp_path / "src/moldau" / place
     path.parent.mkdir(exist_ok=True)

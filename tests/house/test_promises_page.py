@@ -63,7 +63,7 @@ def test_markers_and_mutants_agree_with_the_promises() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_a_promise_is_proven_only_when_every_part_has_a_caught_mutant() -> None:
+def test_promise_is_proven_when_every_part_has_a_caught_mutant() -> None:
     other = replace(MUTANT, part="keeps")
     assert Evidence((), ()).state(S1) == "missing"
     assert Evidence((MARKED,), ()).state(S1) == "partial"
@@ -95,7 +95,7 @@ def test_unknown_promise_code_is_found() -> None:
     assert promises.contradictions(GROUPS, Evidence((stray,), ()), []) == [f"{TEST_ID} proves Z9, which is no promise"]
 
 
-def test_a_mutant_whose_test_proves_something_else_is_found() -> None:
+def test_mutant_of_an_unrelated_test_is_found() -> None:
     assert len(promises.contradictions(GROUPS, Evidence((), ()), [MUTANT])) == 1
     assert len(promises.contradictions(GROUPS, Evidence((MARKED,), ()), [replace(MUTANT, part="sings")])) == 1
     assert not promises.contradictions(GROUPS, Evidence((MARKED,), ()), [MUTANT])

@@ -10,12 +10,12 @@ NEW = Python((3, 13, 0), "/opt/new/python3")
 OLD = Python((3, 11, 2), "/usr/bin/python3")
 
 
-def test_every_version_is_tried_once_the_oldest_first() -> None:
+def test_every_python_version_is_tried_once() -> None:
     again = Python((3, 13, 0), "/elsewhere/python3")
     assert choose([NEW, again, OLD], ours=(3, 11, 7)) == ([OLD, NEW], [])
 
 
-def test_ours_and_those_that_are_too_old_are_not_tried() -> None:
+def test_own_and_too_old_pythons_are_skipped() -> None:
     too_old = Python((3, 10, 13), "/usr/bin/python3.10")
     assert choose([too_old, OLD, NEW], ours=OLD.version) == ([NEW], [])
 
@@ -27,7 +27,7 @@ def test_python_without_venv_is_reported_unless_another_of_its_version_has_it() 
     assert left_out == ["left out: /usr/bin/python3 (3.11.2) has no venv, or no ensurepip"]
 
 
-def test_a_python_says_what_it_is_and_what_is_none_says_nothing(tmp_path: Path) -> None:
+def test_version_of_an_interpreter_is_read(tmp_path: Path) -> None:
     python = ask(sys.executable)
     assert python is not None
     assert python.version == sys.version_info[:3]
@@ -38,10 +38,10 @@ def test_a_python_says_what_it_is_and_what_is_none_says_nothing(tmp_path: Path) 
     assert ask(str(tmp_path / "nothing")) is None
 
 
-def test_one_that_was_named_and_is_none_fails_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_named_interpreter_that_is_invalid_fails_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["/nowhere/python3"]) == 1
     assert "/nowhere/python3 is no Python that runs here" in capsys.readouterr().out
 
 
-def test_the_tests_that_tell_are_there() -> None:
+def test_selected_tests_exist() -> None:
     assert [each for each in TELLING if not (ROOT / each).exists()] == []

@@ -5,7 +5,7 @@ import reference
 
 
 @pytest.mark.parametrize("name", reference.PAGES)
-def test_the_page_is_fresh(name: str) -> None:
+def test_page_is_up_to_date(name: str) -> None:
     assert (reference.DOCS / name).read_text() == reference.PAGES[name](), f"{name} is stale: run `make docs`"
 
 

@@ -17,9 +17,7 @@ pytestmark = pytest.mark.proves("A4", part="storage and log dump")
     ids=["bytes", "another encoding", "empty", "zeros", "half"],
 )
 @pytest.mark.parametrize("command", ["start -l 127.0.0.1:0 -d", "storage info -d", "storage format -d"])
-def test_a_folder_that_does_not_tell_whose_it_is_is_refused_by_the_name_of_the_file(
-    command: str, text: bytes, tmp_path: Path
-) -> None:
+def test_invalid_meta_properties_are_rejected_with_the_path(command: str, text: bytes, tmp_path: Path) -> None:
     meta = tmp_path / "meta.properties"
     meta.write_bytes(text)
     result = CliRunner().invoke(app, [*command.split(), str(tmp_path)])
@@ -29,7 +27,7 @@ def test_a_folder_that_does_not_tell_whose_it_is_is_refused_by_the_name_of_the_f
     assert meta.read_bytes() == text
 
 
-def test_a_node_of_a_local_cluster_whose_folder_is_broken_is_named(tmp_path: Path) -> None:
+def test_up_names_the_node_with_invalid_meta_properties(tmp_path: Path) -> None:
     LocalCluster.open(tmp_path, brokers=1, port=9092)
     meta = tmp_path / "node-1" / "meta.properties"
     meta.write_bytes(b"\xff")

@@ -20,7 +20,7 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.mark.proves("P2", part="a retry is stored once")
-def test_produce_and_consume_go_on_after_kill_and_restart(broker: Broker) -> None:
+def test_produce_and_consume_continue_after_kill_and_restart(broker: Broker) -> None:
     broker.create_topic("t")
     environment = {**os.environ, "MOLDAU_BOOTSTRAP_SERVERS": broker.bootstrap_servers}
     with (

@@ -53,43 +53,41 @@ NUMBERS = [each for each in EVERYTHING if parameter_type(each.parameter) is floa
 PATHS = [each for each in EVERYTHING if parameter_type(each.parameter) is Path]
 
 
-def test_there_are_such_options() -> None:
+def test_parametrized_options_exist() -> None:
     assert len(NUMBERS) >= 5
     assert len(PATHS) >= 20
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-1", "1e308"])
 @pytest.mark.parametrize("options", ["txn list --open-for", "txn find-hanging --max-timeout"])
-def test_times_of_transactions_are_numbers_that_can_be_waited_for(options: str, value: str) -> None:
+def test_transaction_times_are_bounded(options: str, value: str) -> None:
     assert options.split()[-1] in refusal(*options.split(), value, "-b", "127.0.0.1:1")
 
 
 @pytest.mark.parametrize("value", ["nan", "inf"])
 @pytest.mark.parametrize("given", NUMBERS, ids=name_of)
-def test_no_number_is_infinite_or_none_at_all(given: Given, value: str) -> None:
+def test_nan_and_infinity_are_rejected(given: Given, value: str) -> None:
     assert value in given.refusal(value)
 
 
 @pytest.mark.parametrize("given", PATHS, ids=name_of)
-def test_an_empty_path_is_not_taken_for_the_folder_that_we_are_in(given: Given) -> None:
+def test_empty_path_is_rejected(given: Given) -> None:
     assert re.search("path is empty|does not exist", given.refusal(""))
 
 
-def test_a_broker_that_is_given_no_folder_leaves_nothing_in_the_one_it_was_started_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_start_with_empty_path_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert "the path is empty" in refusal("start", "--data", "", "--listen", "nowhere")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_is_not_given_to_a_node_that_could_never_start(tmp_path: Path) -> None:
+def test_format_rejects_a_node_id_that_cannot_start(tmp_path: Path) -> None:
     assert "--node-id" in refusal("storage", "format", "-d", str(tmp_path / "new"), "--node-id", str(2**31))
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("command", ["start", "storage format"])
-def test_of_several_settings_files_the_one_that_is_no_text_is_named(command: str, tmp_path: Path) -> None:
+def test_settings_file_that_is_not_text_is_named(command: str, tmp_path: Path) -> None:
     good, bad = tmp_path / "good.properties", tmp_path / "bad.properties"
     good.write_text("num.partitions=3\n")
     bad.write_bytes(b"\xff")

@@ -90,7 +90,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         each.process.stdout.close()
 
 
-def test_a_local_cluster_lives_on_without_a_node_and_goes_on_the_next_time(start: Start) -> None:
+def test_local_cluster_survives_a_killed_node_and_a_restart(start: Start) -> None:
     up = start("--brokers", "3")
     up.moldau("topic", "create", "orders", "--partitions", "3")
     up.moldau("produce", "orders", text="one\ntwo\n")
@@ -109,7 +109,7 @@ def test_a_local_cluster_lives_on_without_a_node_and_goes_on_the_next_time(start
     again.stop()
 
 
-def test_a_killed_node_comes_back_where_that_is_asked_for(start: Start) -> None:
+def test_killed_node_serves_again_with_restart(start: Start) -> None:
     up = start("--restart")
     up.moldau("topic", "create", "orders")
     up.kill(1)
@@ -130,7 +130,7 @@ def test_up_prints_a_table_of_ports_and_pids(start: Start) -> None:
     up.stop()
 
 
-def test_a_port_that_is_taken_is_told_of(tmp_path: Path) -> None:
+def test_port_in_use_is_one_line(tmp_path: Path) -> None:
     ports = free_ports(12)
     with socket.create_server(("localhost", ports.start + 1)):
         options = ["--data", str(tmp_path / "cluster"), "--port", str(ports.start), "-c", "moldau.metrics.listener="]

@@ -40,7 +40,7 @@ def moldau(servers: str, *arguments: str, text: str = "") -> str:
     return result.stdout
 
 
-def test_what_we_produce_another_client_reads(servers: str) -> None:
+def test_other_client_reads_records_of_produce(servers: str) -> None:
     lines = "".join(f"key{n}:value{n}\n" for n in range(50))
     told = json.loads(
         moldau(servers, "produce", "ours", "-K", ":", "-H", "from=moldau", "-z", "lz4", "--json", text=lines)
@@ -62,7 +62,7 @@ def test_what_we_produce_another_client_reads(servers: str) -> None:
 
 
 @pytest.mark.proves("T2", part="keyed")
-def test_our_keys_go_where_another_client_sends_them(servers: str) -> None:
+def test_produce_partitions_keys_like_other_clients(servers: str) -> None:
     placed: dict[bytes | None, int | None] = {}
     other = Producer({"bootstrap.servers": servers, "partitioner": "murmur2_random", "log_level": 0})
     for n in range(40):
@@ -76,7 +76,7 @@ def test_our_keys_go_where_another_client_sends_them(servers: str) -> None:
     assert ours == placed
 
 
-def test_what_another_client_produces_we_read(servers: str) -> None:
+def test_consume_reads_records_of_other_client(servers: str) -> None:
     other = Producer({"bootstrap.servers": servers, "compression.type": "zstd", "log_level": 0})
     for n in range(100):
         other.produce("theirs", key=b"k", value=b"%d" % n, headers={"n": b"%d" % n}, timestamp=1_700_000_000_000 + n)

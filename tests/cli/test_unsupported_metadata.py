@@ -30,7 +30,7 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize(("record", "words"), FOREIGN, ids=["level", "acl", "unknown"])
-def test_a_folder_that_newer_software_wrote_is_refused_in_a_line(tmp_path: Path, record: Any, words: str) -> None:
+def test_metadata_of_newer_software_is_rejected_in_one_line(tmp_path: Path, record: Any, words: str) -> None:
     with Broker(data=tmp_path / "data"):
         pass
     log = tmp_path / "data" / LOG

@@ -38,13 +38,13 @@ def pipe(tmp_path: Path) -> Path:
     ids=["none", "an empty one", "short", "a chunk", "over several chunks"],
 )
 @pytest.mark.parametrize("last", [b"", b"no end"], ids=["ended", "the last without its end"])
-def test_lines_are_whole_and_in_order_wherever_the_chunks_end(lines: list[bytes], last: bytes, tmp_path: Path) -> None:
+def test_lines_are_complete_and_ordered_across_chunks(lines: list[bytes], last: bytes, tmp_path: Path) -> None:
     path = tmp_path / "lines"
     path.write_bytes(b"".join(line + b"\n" for line in lines) + last)
     assert asyncio.run(read(path)) == [*lines, *([last] if last else [])]
 
 
-def test_a_line_of_many_pieces_takes_no_longer_for_each_of_them(pipe: Path) -> None:
+def test_long_line_is_read_in_linear_time(pipe: Path) -> None:
     line = b"x" * 50_000_000  # put together at each piece, it takes half a minute
     writer = threading.Thread(target=pipe.write_bytes, args=(line + b"\nnext\n",))
     writer.start()
@@ -54,9 +54,7 @@ def test_a_line_of_many_pieces_takes_no_longer_for_each_of_them(pipe: Path) -> N
     writer.join()
 
 
-def test_a_line_that_no_record_has_room_for_is_refused_before_it_is_read_to_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_line_above_the_record_limit_is_rejected_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(input_lines, "LINE_BYTES_MAX", CHUNK_BYTES * 2)
     path = tmp_path / "lines"
     path.write_bytes(b"first\n" + b"x" * CHUNK_BYTES * 2 + b"\n")
@@ -66,7 +64,7 @@ def test_a_line_that_no_record_has_room_for_is_refused_before_it_is_read_to_its_
         asyncio.run(read(path))
 
 
-def test_a_folder_in_place_of_a_file_is_named(tmp_path: Path) -> None:
+def test_directory_in_place_of_a_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError) as refused:
         asyncio.run(read(tmp_path))
     assert refused.value.filename == str(tmp_path)

@@ -28,11 +28,11 @@ EMPTY = Record(8, -1, None, None, ())
         ("", b"\n"),
     ],
 )
-def test_a_template_becomes_a_line(template: str, line: bytes) -> None:
+def test_template_formats_a_line(template: str, line: bytes) -> None:
     assert compile_template(template)("orders", 3, RECORD) == line
 
 
-def test_what_is_not_there_is_empty_in_a_line_and_null_in_json() -> None:
+def test_missing_values_are_empty_in_text_and_null_in_json() -> None:
     assert compile_template("%k|%v|%K|%V")("t", 0, EMPTY) == b"||-1|-1\n"
     told = json.loads(json_line("t", 0, EMPTY))
     assert told["key"] is None
@@ -40,7 +40,7 @@ def test_what_is_not_there_is_empty_in_a_line_and_null_in_json() -> None:
 
 
 @pytest.mark.parametrize("template", ["%x", "%", "%v %"])
-def test_an_unknown_field_is_refused_with_those_there_are(template: str) -> None:
+def test_unknown_template_field_is_rejected_with_known_fields(template: str) -> None:
     with pytest.raises(CommandError, match="is unknown; use %t") as refusal:
         compile_template(template)
     assert refusal.value.exit_code == 2
@@ -56,7 +56,7 @@ def test_an_unknown_field_is_refused_with_those_there_are(template: str) -> None
         Record(1, 5, "ключ".encode(), b'quote " and \n newline', ()),
     ],
 )
-def test_json_is_read_back_as_it_was(record: Record) -> None:
+def test_json_round_trips(record: Record) -> None:
     partition, timestamp, key, value, headers = from_json(compile_template("json")("t", 2, record))
     assert (partition, timestamp, key, value, headers) == (
         2,
@@ -67,7 +67,7 @@ def test_json_is_read_back_as_it_was(record: Record) -> None:
     )
 
 
-def test_json_written_by_a_person_may_be_short() -> None:
+def test_json_fields_are_optional() -> None:
     line = b'{"value": {"a": [1, "\xc3\xa4"]}, "key": 5, "headers": {"source": "x", "none": null}}'
     assert from_json(line) == (
         None,
@@ -79,6 +79,6 @@ def test_json_written_by_a_person_may_be_short() -> None:
 
 
 @pytest.mark.parametrize("line", [b"[]", b"1", b"{", b'{"partition": "x"}', b'{"value_base64": "%"}'])
-def test_what_is_no_record_is_refused(line: bytes) -> None:
+def test_invalid_json_record_is_rejected(line: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         from_json(line)

@@ -70,13 +70,13 @@ def listed(text: str) -> list[Any]:
         ["produce", "wide", "--key-separator", "\udcff"],
     ],
 )
-def test_what_no_message_has_room_for_is_wrong_usage(moldau: Moldau, arguments: list[str]) -> None:
+def test_values_too_large_for_the_protocol_are_rejected(moldau: Moldau, arguments: list[str]) -> None:
     assert "error: " in moldau(*arguments, code=2)
 
 
 @pytest.mark.proves("T1")
 @pytest.mark.proves("A4", part="topics and settings")
-def test_a_topic_lives_from_creation_to_deletion(moldau: Moldau, topic: str) -> None:
+def test_topic_is_created_altered_and_deleted(moldau: Moldau, topic: str) -> None:
     assert moldau("topic", "create", topic, "-p", "3", "-c", "retention.ms=60000") == f"topic {topic} created\n"
     assert topic in moldau("topic", "list")
     (described,) = listed(moldau("topic", "describe", topic, "--json"))
@@ -92,7 +92,7 @@ def test_a_topic_lives_from_creation_to_deletion(moldau: Moldau, topic: str) -> 
 
 
 @pytest.mark.proves("A4", part="topics and settings")
-def test_what_cannot_be_done_with_a_topic_is_said_in_a_line(moldau: Moldau, topic: str) -> None:
+def test_topic_errors_are_one_line(moldau: Moldau, topic: str) -> None:
     assert "does not exist" in moldau("topic", "describe", topic, code=1)
     assert topic in moldau("topic", "delete", topic, code=1)
     moldau("topic", "delete", topic, "--if-exists")
@@ -107,7 +107,7 @@ def test_what_cannot_be_done_with_a_topic_is_said_in_a_line(moldau: Moldau, topi
 
 
 @pytest.mark.proves("A4", part="topics and settings")
-def test_a_dry_run_changes_nothing(moldau: Moldau, topic: str) -> None:
+def test_dry_run_changes_nothing(moldau: Moldau, topic: str) -> None:
     assert "could be created" in moldau("topic", "create", topic, "--dry-run")
     assert "does not exist" in moldau("topic", "describe", topic, code=1)
 
@@ -116,7 +116,7 @@ def test_a_dry_run_changes_nothing(moldau: Moldau, topic: str) -> None:
 
 
 @pytest.mark.proves("A4", part="topics and settings")
-def test_settings_of_a_topic_are_set_and_read(moldau: Moldau, topic: str) -> None:
+def test_topic_settings_are_set_and_read(moldau: Moldau, topic: str) -> None:
     moldau("topic", "create", topic)
     assert listed(moldau("config", "get", "topic", topic, "--json")) == []
     moldau("config", "set", "topic", topic, "retention.ms=5000", "max.message.bytes=2000")
@@ -132,7 +132,7 @@ def test_settings_of_a_topic_are_set_and_read(moldau: Moldau, topic: str) -> Non
 
 
 @pytest.mark.proves("A4", part="topics and settings")
-def test_settings_of_brokers_are_set_and_read(moldau: Moldau) -> None:
+def test_broker_settings_are_set_and_read(moldau: Moldau) -> None:
     assert "listeners" in moldau("config", "get", "broker", "1")
     moldau("config", "set", "broker", "default", "log.retention.ms=700000")
     (entry,) = listed(moldau("config", "get", "broker", "1", "log.retention.ms", "--json"))
@@ -148,7 +148,7 @@ def test_settings_of_brokers_are_set_and_read(moldau: Moldau) -> None:
 @pytest.mark.proves("P1", part="compression")
 @pytest.mark.proves("A4", part="produce and consume")
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_lines_come_back_as_they_went(moldau: Moldau, topic: str, codec: str) -> None:
+def test_produced_lines_are_consumed_unchanged(moldau: Moldau, topic: str, codec: str) -> None:
     lines = "".join(f"line {n} äöü\n" for n in range(1000))
     told = json.loads(moldau("produce", topic, "-z", codec, "--batch-bytes", "4000", "--json", text=lines))
     assert told["records"] == 1000
@@ -157,14 +157,14 @@ def test_lines_come_back_as_they_went(moldau: Moldau, topic: str, codec: str) ->
 
 @pytest.mark.proves("P1")
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
-def test_every_kind_of_acknowledgement_delivers(moldau: Moldau, topic: str, acks: str) -> None:
+def test_produce_delivers_with_every_acks(moldau: Moldau, topic: str, acks: str) -> None:
     moldau("topic", "create", topic)
     moldau("produce", topic, "--acks", acks, text="one\ntwo\n")
     assert moldau("consume", topic, "-n", "2") == "one\ntwo\n"
 
 
 @pytest.mark.proves("T2", part="keyed")
-def test_records_of_one_key_stay_in_order_in_one_partition(moldau: Moldau, topic: str) -> None:
+def test_records_of_a_key_stay_in_order_in_one_partition(moldau: Moldau, topic: str) -> None:
     moldau("topic", "create", topic, "-p", "4")
     moldau("produce", topic, "-K", "|", text="".join(f"user{n % 7}|{n}\n" for n in range(70)))
     lines = [line.split() for line in moldau("consume", topic, "--until", "end", "--format", "%k %p %v").splitlines()]
@@ -175,7 +175,7 @@ def test_records_of_one_key_stay_in_order_in_one_partition(moldau: Moldau, topic
         assert [value for _, value in own] == sorted(value for _, value in own)
 
 
-def test_headers_files_partitions_and_tombstones(moldau: Moldau, topic: str, tmp_path: Path) -> None:
+def test_produce_writes_headers_files_partitions_and_tombstones(moldau: Moldau, topic: str, tmp_path: Path) -> None:
     moldau("topic", "create", topic, "-p", "2")
     one, two = tmp_path / "one", tmp_path / "two"
     one.write_text("a=1\nb=\nplain")
@@ -192,7 +192,7 @@ def test_headers_files_partitions_and_tombstones(moldau: Moldau, topic: str, tmp
 
 
 @pytest.mark.proves("A4", part="produce and consume")
-def test_a_topic_is_copied_through_json(moldau: Moldau, topic: str) -> None:
+def test_topic_is_copied_through_json(moldau: Moldau, topic: str) -> None:
     moldau("produce", topic, "-K", ":", "--allow-missing-key", "-H", "x=y", text="k:v\n\n")
     copied = moldau("consume", topic, "--until", "end", "--json")
     moldau("produce", f"{topic}-copy", "--format", "json", text=copied)
@@ -205,7 +205,7 @@ def test_a_topic_is_copied_through_json(moldau: Moldau, topic: str) -> None:
 
 
 @pytest.mark.proves("A4", part="produce and consume")
-def test_what_came_before_a_line_that_is_no_record_is_sent_and_counted(moldau: Moldau, topic: str) -> None:
+def test_produce_sends_and_counts_records_before_an_invalid_line(moldau: Moldau, topic: str) -> None:
     moldau("topic", "create", topic)
     lines = ['{"value": "a"}', '{"value": "b"}', '{"value": "c", "partition": 7}', '{"value": "d"}']
     told = moldau("produce", topic, "--format", "json", text="\n".join(lines), code=2)
@@ -226,14 +226,14 @@ def test_produce_rejects_line_without_key_separator(moldau: Moldau, topic: str, 
     assert moldau("consume", topic, "--until", "end", "--format", "%k %v") == "a 1\nb 2\n"
 
 
-def test_a_rate_is_kept(moldau: Moldau, topic: str) -> None:
+def test_produce_keeps_the_rate(moldau: Moldau, topic: str) -> None:
     moldau("produce", topic, "--rate", "100", text="".join(f"{n}\n" for n in range(50)))
     times = [int(line) for line in moldau("consume", topic, "--until", "end", "--format", "%T").splitlines()]
     assert 400 <= times[-1] - times[0] <= 2000
 
 
 @pytest.mark.proves("C4", part="by listing offsets")
-def test_reading_begins_and_ends_where_it_is_told(moldau: Moldau, topic: str) -> None:
+def test_consume_starts_and_stops_at_positions(moldau: Moldau, topic: str) -> None:
     start = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
     records = "".join(json.dumps({"value": str(n), "timestamp": start + n * 60_000}) + "\n" for n in range(10))
     moldau("produce", topic, "--format", "json", text=records)
@@ -253,7 +253,7 @@ def test_reading_begins_and_ends_where_it_is_told(moldau: Moldau, topic: str) ->
 
 
 @pytest.mark.proves("C1", part="minimum bytes and maximum wait")
-def test_following_shows_records_as_they_come(moldau: Moldau, topic: str, environment: dict[str, str]) -> None:
+def test_consume_prints_new_records(moldau: Moldau, topic: str, environment: dict[str, str]) -> None:
     moldau("produce", topic, text="old\n")
     command = [*MOLDAU, "consume", topic, "--from", "start"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
@@ -267,7 +267,7 @@ def test_following_shows_records_as_they_come(moldau: Moldau, topic: str, enviro
         assert process.stderr.read() == b""
 
 
-def test_lines_are_sent_as_they_are_typed(moldau: Moldau, topic: str, environment: dict[str, str]) -> None:
+def test_produce_sends_lines_as_they_are_typed(moldau: Moldau, topic: str, environment: dict[str, str]) -> None:
     moldau("topic", "create", topic)
     with (
         subprocess.Popen([*MOLDAU, "produce", topic], stdin=subprocess.PIPE, env=environment) as typed,
@@ -284,7 +284,7 @@ def test_lines_are_sent_as_they_are_typed(moldau: Moldau, topic: str, environmen
         assert shown.wait(30) == 0
 
 
-def test_a_reader_that_leaves_ends_consume_quietly(moldau: Moldau, topic: str, environment: dict[str, str]) -> None:
+def test_broken_pipe_ends_consume_quietly(moldau: Moldau, topic: str, environment: dict[str, str]) -> None:
     moldau("produce", topic, text="".join(f"{n}\n" for n in range(50_000)))
     command = f"{sys.executable} -m moldau.cli.main consume {topic} | head -n 1"
     result = subprocess.run(
@@ -293,7 +293,7 @@ def test_a_reader_that_leaves_ends_consume_quietly(moldau: Moldau, topic: str, e
     assert (result.returncode, result.stdout, result.stderr) == (0, b"0\n", b"")
 
 
-def test_a_reader_that_leaves_ends_following_too(moldau: Moldau, topic: str, environment: dict[str, str]) -> None:
+def test_broken_pipe_ends_consume_without_new_records(moldau: Moldau, topic: str, environment: dict[str, str]) -> None:
     moldau("produce", topic, text="only\n")
     with subprocess.Popen([*MOLDAU, "consume", topic], stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdout is not None
@@ -305,7 +305,7 @@ def test_a_reader_that_leaves_ends_following_too(moldau: Moldau, topic: str, env
 # Starting and looking at folders
 
 
-def test_a_broker_says_where_it_is_and_stops_cleanly(tmp_path: Path) -> None:
+def test_start_prints_its_address_and_stops_cleanly(tmp_path: Path) -> None:
     command = [*MOLDAU, "start", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -329,7 +329,7 @@ def test_a_broker_says_where_it_is_and_stops_cleanly(tmp_path: Path) -> None:
     assert told["identity"]["node_id"] == 1
 
 
-def test_a_second_broker_on_folder_or_port_is_refused_in_a_line(broker: Broker, moldau: Moldau, tmp_path: Path) -> None:
+def test_second_broker_on_same_directory_or_port_is_rejected(broker: Broker, moldau: Moldau, tmp_path: Path) -> None:
     same_folder = moldau("start", "--data", str(broker.data), "--listen", "127.0.0.1:0", code=1)
     assert "is in use by another node" in same_folder
     same_port = moldau("start", "--data", str(tmp_path), "--listen", broker.bootstrap_servers, code=1)
@@ -337,7 +337,7 @@ def test_a_second_broker_on_folder_or_port_is_refused_in_a_line(broker: Broker, 
 
 
 @pytest.mark.proves("A4", part="storage and log dump")
-def test_a_folder_is_formatted_once(moldau: Moldau, tmp_path: Path) -> None:
+def test_data_directory_is_formatted_once(moldau: Moldau, tmp_path: Path) -> None:
     folder = str(tmp_path / "new")
     told = json.loads(moldau("storage", "format", "-d", folder, "--node-id", "7", "--json"))
     assert told["node_id"] == 7
@@ -349,7 +349,7 @@ def test_a_folder_is_formatted_once(moldau: Moldau, tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("A4", part="storage and log dump")
-def test_the_files_of_a_running_broker_are_sound(broker: Broker, moldau: Moldau, topic: str) -> None:
+def test_log_dump_reads_files_of_a_running_broker(broker: Broker, moldau: Moldau, topic: str) -> None:
     moldau("produce", topic, "-z", "zstd", text="".join(f"{n}\n" for n in range(3000)))
     lines = moldau("log", "dump", str(broker.data / f"{topic}-0"), "--records", "--json").splitlines()
     values = [each["value"] for each in map(json.loads, lines) if each["type"] == "record"]
