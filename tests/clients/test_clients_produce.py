@@ -42,7 +42,8 @@ def test_records_round_trip_with_each_compression(
         was_sent, has_come = without_unset_time(sent, came)
         assert has_come == was_sent
     codecs = {Compression(header.compression).name.lower() for header, _ in iterate_batches(segment.read_bytes())}
-    assert codecs == {compression}
+    assert compression in codecs
+    assert codecs <= {compression, "none"}  # librdkafka sends a batch that does not shrink uncompressed
 
 
 @pytest.mark.proves("P1")
