@@ -80,7 +80,7 @@ def test_a_killed_broker_is_missed_and_may_not_be_forgotten(cluster: ApacheClust
     until(lambda: len(health(moldau)["under_replicated"]) == 4, "partitions lack a replica")
     told = health(moldau)
     assert [each["id"] for each in told["brokers"] if each["is_fenced"]] == [3]
-    assert "broker 3 does not serve" in moldau("cluster", "health", code=1)
+    assert "broker 3 is fenced" in moldau("cluster", "health", code=1)
     assert "4 partitions have a replica on broker 3" in moldau("broker", "remove", "3", code=1)
     assert "is running and would register again" in moldau("broker", "remove", "1", code=1)
     cluster.start(3)
@@ -150,5 +150,5 @@ def test_a_controller_gets_a_vote_and_loses_it(cluster: ApacheCluster, moldau: M
     assert [each["id"] for each in voters] == [1, 2, 3, 5]
     assert voters[-1]["listeners"] == [f"CONTROLLER://{where}"]
     moldau("quorum", "remove-controller", "5")
-    assert "LISTENERS" in moldau("quorum", "describe")
+    assert "LISTENERS" in moldau("quorum", "describe").upper()
     assert 5 in observers()
