@@ -102,7 +102,7 @@ def test_a_stream_is_seen_while_it_runs_stopped_in_order_and_goes_on(
         stream.process.kill()
     assert stream.process.returncode == 130, said
     assert "stopped; run it again to continue from here" in said
-    assert f"the report: {page}" in said
+    assert f"report: {page}" in said
     assert "Traceback" not in said
     assert state_of(folder) is State.STOPPED
     assert "loads itself again" not in page.read_text()
