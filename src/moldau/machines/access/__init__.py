@@ -1,0 +1,1 @@
+"""Access control as pure functions and state machines."""
