@@ -24,8 +24,8 @@ def test_three_nodes_elect_a_controller_and_register_with_it() -> None:
         active = cluster.active
         for node in cluster.nodes.values():
             assert node.broker.metadata.leader_id == active
-            await node.broker.publishing.until(lambda image: len(image.controllers) == 3)
-            await node.broker.publishing.until(lambda image: [*map(image.is_active, (1, 2, 3))] == [True] * 3)
+            await node.broker.metadata_publisher.until(lambda image: len(image.controllers) == 3)
+            await node.broker.metadata_publisher.until(lambda image: [*map(image.is_active, (1, 2, 3))] == [True] * 3)
 
     on_cluster(script, roles=ALL_CONTROL)
 

@@ -106,7 +106,7 @@ def test_a_lost_connection_to_a_broker_that_lives_delays_answers_only_for_a_mome
         asked = m.MetadataRequest(topics=[m.MetadataRequest.MetadataRequestTopic(name="t")])
         address = broker.image.brokers[2].address(broker.inter_broker_listener)
         assert address is not None
-        broker.departures.lost(address, "a hiccup")
+        broker.lost_brokers.lost(address, "a hiccup")
         began_s = cluster.simulation.now_s
         answer = await talker.ask(12, asked)
         assert cluster.simulation.now_s - began_s < lost_brokers.HELD_MS_MAX / 1000 + 0.1

@@ -61,7 +61,7 @@ def test_what_came_after_a_cut_was_not_compacted_before() -> None:
         await scene.create("t", **EAGER)
         await fillers(talker, 100)
         await asyncio.sleep(ROUNDS_S)
-        cleaner: Any = scene.node.broker.upkeep._compacting
+        cleaner: Any = scene.node.broker.log_maintenance._compacting
         partition = scene.node.broker.partitions.get("t", 0)
         cleaned_offset = cleaner._cleaned_offset(partition)
         assert cleaned_offset > 50
@@ -77,7 +77,7 @@ def test_the_gaps_that_compaction_leaves_are_not_taken_for_losses_when_the_power
         talker = await scene.connect()
         await scene.create("t", **EAGER)
         await fillers(talker, 100)
-        cleaner: Any = scene.node.broker.upkeep._compacting
+        cleaner: Any = scene.node.broker.log_maintenance._compacting
         log = scene.node.broker.partitions.get("t", 0).log
         log.roll(0)
         assert log.recovery_point == 0
@@ -149,7 +149,7 @@ def test_a_bug_that_one_log_brings_to_light_keeps_no_other_from_being_compacted(
         await fillers(talker, 100)
         await fill(scene, talker, "other", 40, keys=2)
         await asyncio.sleep(5)  # what is not synced is not compacted
-        cleaner: Any = scene.node.broker.upkeep
+        cleaner: Any = scene.node.broker.log_maintenance
         with pytest.raises(ValueError, match="nobody thought"):
             await cleaner._compacting.clean_dirtiest(1 << 20)
         assert await cleaner._compacting.clean_dirtiest(1 << 20) is not None

@@ -114,7 +114,7 @@ def test_an_envelope_with_something_else_inside_is_refused() -> None:
 
 def test_controllers_are_described_on_their_own_listener_and_brokers_on_theirs() -> None:
     async def script(scene: Scene) -> None:
-        await scene.node.broker.publishing.until(lambda image: bool(image.controllers))
+        await scene.node.broker.metadata_publisher.until(lambda image: bool(image.controllers))
         for version in (1, 2):
             talker = await scene.connect(CONTROLLER)
             answer = await talker.ask(version, m.DescribeClusterRequest(endpoint_type=2))

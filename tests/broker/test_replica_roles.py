@@ -61,7 +61,7 @@ class Stage:
         self.disk = SimulatedDisk(seed=1)
         self.disk.prepare_folder("/data")
         self.clock = Clock()
-        self.gathering = WriteCoalescer()
+        self.write_coalescer = WriteCoalescer()
         self.disk_errors = 0
         log = Log.open(self.disk.mount(), "/data/t-0", LogSettings(**settings), now_ms=0)
         nobody: Any = Nobody()
@@ -74,7 +74,7 @@ class Stage:
             TrafficMeter(),
             nobody.request,
             self._disk_failed,
-            self.gathering,
+            self.write_coalescer,
             0,
         )
         self.replicas = Replicas(
@@ -299,15 +299,15 @@ def test_what_could_not_be_written_in_a_turn_is_not_counted() -> None:
         stage.place(ME, 3, isr=[ME])
         partition = stage.partition
         assert stage.append() == partition.high_watermark == 1
-        gathering = stage.gathering
+        coalescer = stage.write_coalescer
         for fails in (False, True):
-            gathering.is_open = True
+            coalescer.is_open = True
             before = partition.high_watermark
             stage.append(b"gathered")
             assert partition.high_watermark == before
             if fails:
                 stage.disk.fail("pwrite")
-            failure = gathering.end()
+            failure = coalescer.end()
             assert (failure is not None) is fails
             assert partition.high_watermark == partition.log.end_offset == 2
 
@@ -322,12 +322,12 @@ def test_followers_hear_of_what_was_written_in_a_turn_though_the_rest_of_it_coul
         followed = _followed(stage, 2)
         waiting = asyncio.ensure_future(followed.session.wait(1, 60_000, has_news=False))
         await asyncio.sleep(0)
-        stage.gathering.is_open = True
+        stage.write_coalescer.is_open = True
         stage.append(b"x" * 600)
         stage.append(b"x" * 600)  # in another segment, so the first is written
         stage.disk.fail("pwrite")
         followed.session.ready.clear()
-        assert stage.gathering.end() is not None
+        assert stage.write_coalescer.end() is not None
         assert stage.partition.log.end_offset == 1
         await asyncio.wait_for(waiting, 1)
         assert list(followed.session.ready) == [followed]

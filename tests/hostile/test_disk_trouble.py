@@ -119,7 +119,7 @@ def test_what_the_disk_refuses_to_tell_is_no_bug_of_ours(monkeypatch: pytest.Mon
         def refuse() -> tuple[int, int]:
             raise OSError(errno.EIO, "Input/output error")
 
-        monkeypatch.setattr(scene.node.broker, "disk_room", refuse)
+        monkeypatch.setattr(scene.node.broker, "disk_space", refuse)
         talker = await scene.connect()
         answer = await talker.ask(4, DescribeLogDirsRequest(topics=None))
         assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR

@@ -283,7 +283,7 @@ def test_a_long_batch_is_refused_for_what_is_in_it(records: bytearray, code: Err
         talker = await scene.connect()
         assert (await produce(talker, "t", records)).error_code == code
         assert (await produce(talker, "t", batch(b"a", key=b"k"))).base_offset == 0
-        assert scene.node.broker.inspection._held_bytes == 0
+        assert scene.node.broker.record_validator._held_bytes == 0
 
     on_broker(script)
 

@@ -1,4 +1,4 @@
-"""The broker: everything a handler may ask for, in one place. It is put together by `moldau.node`."""
+"""The broker: the services that handlers use, created and connected here. `moldau.node` assembles it."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -53,13 +53,13 @@ from moldau.wire.messages import AllocateProducerIdsRequest
 
 logger = logging.getLogger(__name__)
 
-DESCRIPTORS_PER_PARTITION: Final = 2  # one is its log's, the other is left to connections and older segments
+DESCRIPTORS_PER_PARTITION: Final = 2  # one for its log, one left for connections and older segments
 
 
 class Broker:
     """The services behind the handlers."""
 
-    local: LocalRequests  # connected by the composition root, once there are handlers
+    local: LocalRequests  # set by the composition root once the handlers exist
 
     def __init__(
         self,
@@ -93,27 +93,27 @@ class Broker:
         self.partitions_max = ports.disk.files_max() // DESCRIPTORS_PER_PARTITION
         self.disk_errors = 0
         self.bugs = 0
-        self.complaints = RateLimitedLogger(ports.clock, logger)
+        self.limited_logger = RateLimitedLogger(ports.clock, logger)
         self.traffic = TrafficMeter()
         self.controller_listeners = tuple(name.upper() for name in settings.controller_listeners)
-        self.incarnation_id = incarnation_id  # of this life of the process
+        self.incarnation_id = incarnation_id  # new for each run of the process
         self.inter_broker_listener = inter_broker_listener
         self.peers = peers
         self.controller = ControllerChannel(self, peers)
         self.failure_detector = FailureDetector(self)
         self.supported_features: Mapping[str, VersionRange] = SUPPORTED_FEATURES
-        self._has_joined = False  # and follows the metadata with its partitions
+        self._has_joined = False  # its registration is in the image: partitions follow the metadata
         self._make_services(ports, peers, store, on_failure)
 
     def _make_services(
         self, ports: Ports, peers: Peers, store: LogStore, on_failure: Callable[[str, BaseException], None]
     ) -> None:
-        """What looks after partitions, groups and sessions; each knows those that were made before it."""
+        """Create the services of partitions, groups and sessions in the order of their dependencies."""
         settings = self.settings
         self.fetch_sessions = FetchSessions(ports.random, settings.max_incremental_fetch_session_cache_slots)
-        self.inspection = RecordValidator(ports.executor)
-        self.syncing = LogFlusher(ports.executor, ports.clock, on_failure)
-        self.gathering = WriteCoalescer()
+        self.record_validator = RecordValidator(ports.executor)
+        self.log_flusher = LogFlusher(ports.executor, ports.clock, on_failure)
+        self.write_coalescer = WriteCoalescer()
         self.replica_sessions = ReplicaFetchSessions(ports.random)
         self.replicas = Replicas(
             self.node_id,
@@ -121,7 +121,7 @@ class Broker:
             self.inter_broker_listener,
             peers,
             ports.clock,
-            self.syncing,
+            self.log_flusher,
             lambda: self.settings,
             self.controller.ask,
             lambda: self.partitions.checkpoint_recovery_points(),
@@ -131,15 +131,15 @@ class Broker:
             self.node_id,
             store,
             ports.clock,
-            self.syncing,
+            self.log_flusher,
             self.log_settings,
             self._disk_failed,
-            self.gathering,
+            self.write_coalescer,
             self.replicas,
         )
-        self.upkeep = LogMaintenance(
+        self.log_maintenance = LogMaintenance(
             self.partitions,
-            self.syncing,
+            self.log_flusher,
             ports.clock,
             ports.disk,
             ports.executor,
@@ -148,123 +148,125 @@ class Broker:
         )
         self.groups = Groups(self, on_failure)
         self.transactions = Transactions(self, on_failure)
-        self.publishing = MetadataPublisher(
+        self.metadata_publisher = MetadataPublisher(
             self._follow, lambda error: on_failure("following the metadata failed", error)
         )
-        self.departures = LostBrokers(self.node_id, ports.clock, self.publishing, lambda: self.inter_broker_listener)
-        peers.on_lost.append(self.departures.lost)
-        self.stalls = LoopStalls(ports.clock)
+        self.lost_brokers = LostBrokers(
+            self.node_id, ports.clock, self.metadata_publisher, lambda: self.inter_broker_listener
+        )
+        peers.on_lost.append(self.lost_brokers.lost)
+        self.loop_stalls = LoopStalls(ports.clock)
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
 
     # -- metadata
 
     @property
     def image(self) -> MetadataImage:
-        """The newest metadata that is in effect here."""
-        return self.publishing.image
+        """The newest metadata image that is in effect on this broker."""
+        return self.metadata_publisher.image
 
     @property
     def controller_id(self) -> int:
-        """Whom clients should ask to change something: the active controller if it is a broker, else any broker."""
+        """The broker to which clients send admin requests: the active controller if it is a broker, else any broker."""
         leader = self.metadata.leader_id
         if self.image.is_active(leader):
             return leader
         alive = [each.broker_id for each in self.image.brokers.values() if each.is_active]
         return alive[self.random.randrange(0, len(alive))] if alive else NO_NODE
 
-    async def caught_up(self) -> None:
-        """Until what is committed so far is in effect here."""
-        await self.publishing.caught_up()
+    async def catch_up_with_metadata(self) -> None:
+        """Wait until all metadata committed so far is in effect on this broker."""
+        await self.metadata_publisher.catch_up()
 
     async def _follow(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        self.departures.followed(self.image, image)
+        self.lost_brokers.followed(self.image, image)
         if any(resource.type == ResourceType.BROKER for resource in delta.configs):
-            self._take_settings(image)
+            self._update_settings(image)
         if not self._has_joined:
             own = image.brokers.get(self.node_id)
             if own is None or own.incarnation_id != self.incarnation_id:
-                # From before this life, in which folders were made for later ones: for topics that were created again,
-                # for copies that went and came back. They are not to be thrown away on the word of an older image.
+                # An image from before this run's registration. The data directory may already hold logs of newer
+                # images (recreated topics, reassigned replicas), which an older image must not delete as strays.
                 return
             self._has_joined, delta = True, delta_between(MetadataImage(), image)
         await self.partitions.follow(image, delta)
         await self.groups.follow(image, delta)
         await self.transactions.follow(image, delta)
 
-    def _take_settings(self, image: MetadataImage) -> None:
-        """Settings of brokers were changed while we run."""
+    def _update_settings(self, image: MetadataImage) -> None:
+        """Apply dynamic broker configs."""
         self.texts = self.texts._replace(
             per_broker=image.configs.get(Resource(ResourceType.BROKER, str(self.node_id)), {}),
             cluster=image.configs.get(Resource(ResourceType.BROKER, ""), {}),
         )
-        self.settings = effective_broker_settings(self.texts, _passed_over)
+        self.settings = effective_broker_settings(self.texts, _log_invalid_setting)
 
     def log_settings(self, image: MetadataImage, topic: str) -> LogSettings:
-        return effective_log_settings(image.topic_configs(topic), self.settings.log_defaults, _passed_over)
+        return effective_log_settings(image.topic_configs(topic), self.settings.log_defaults, _log_invalid_setting)
 
     def describe_topic(self, overrides: Mapping[str, str]) -> list[DescribedSetting]:
         return describe_topic(overrides, self.texts)
 
     def reachable_brokers(self, listener: str, *, fenced_too: bool = False) -> Iterator[tuple[BrokerImage, Address]]:
-        """The brokers of the cluster, as those who came in through this listener reach them."""
+        """Yield the brokers with an address on this listener, and that address."""
         for broker in self.image.brokers.values():
             address = broker.address(listener)
             if address is not None and (fenced_too or not broker.is_fenced):
                 yield broker, address
 
     async def _allocate_producer_ids(self) -> ProducerIdBlock:
-        """Where nobody gives one, clients are told to try again, as Kafka does."""
+        """Request a block from the active controller; without one, the error is retriable, as in Kafka."""
         request = AllocateProducerIdsRequest(broker_id=self.node_id, broker_epoch=self.replicas.broker_epoch)
         try:
-            answer = await self.controller.ask(request)
-            check(answer.error_code)
+            response = await self.controller.ask(request)
+            check(response.error_code)
         except KafkaError as error:
-            raise CoordinatorLoadInProgress(f"There are no producer ids to be had: {error.message}") from None
-        return ProducerIdBlock(answer.producer_id_start, answer.producer_id_len)
+            raise CoordinatorLoadInProgress(f"No producer ids could be allocated: {error.message}") from None
+        return ProducerIdBlock(response.producer_id_start, response.producer_id_len)
 
     async def create_topic(self, topic: NewTopic) -> TopicCreated:
-        """Have the active controller create a topic, and wait until it is known here."""
+        """Have the active controller create a topic, and wait until this broker knows it."""
         (created,) = await request_topics(self, [topic])
         return created
 
     # -- disk
 
-    def disk_room(self) -> tuple[int, int]:
-        """Bytes in all and bytes free where the data is."""
+    def disk_space(self) -> tuple[int, int]:
+        """Return the total and the free bytes of the data directory's file system."""
         return self._disk.total_bytes(self.data_folder), self._disk.free_bytes(self.data_folder)
 
     def _disk_failed(self, partition: Partition, error: OSError) -> None:
-        """A write or read failed: the client hears of it, and the log says it, though not for every request."""
+        """Count a failed read or write. The client gets an error; the log gets a line at powers of two."""
         self.disk_errors += 1
         if self.disk_errors.bit_count() == 1:  # the first, second, fourth, eighth …
-            logger.error("%s: the disk refuses (%d times by now): %s", partition.name, self.disk_errors, error)
+            logger.error("%s: disk error (number %d of this broker): %s", partition.name, self.disk_errors, error)
 
-    # -- our own mistakes
+    # -- bugs
 
     def report_bug(self, where: str, error: BaseException) -> None:
-        """A handler failed in a way that it should not have."""
+        """Log an exception that no handler should raise."""
         self.bugs += 1
         kind = f"bug {type(error).__name__} {where.split()[0]}"
-        self.complaints.write(kind, f"A bug, please report it: {where}", logging.ERROR, error)
+        self.limited_logger.write(kind, f"A bug, please report it: {where}", logging.ERROR, error)
 
-    # -- life
+    # -- lifecycle
 
     async def start(self) -> None:
-        """Bring every log up to the metadata that is committed, then begin the chores."""
-        await self.caught_up()
+        """Open the logs of the committed metadata, delete stray logs, then start the background tasks."""
+        await self.catch_up_with_metadata()
         self._store.sweep(self.image, self.node_id, (METADATA_TOPIC,))
-        self.upkeep.start()
+        self.log_maintenance.start()
         self.replicas.start()
         self.groups.start()
         self.transactions.start()
-        self.stalls.start()
+        self.loop_stalls.start()
 
     async def close(self) -> None:
-        """Stop the chores, then flush and close every log."""
-        self.stalls.stop()
+        """Stop the background tasks, then flush and close every log."""
+        self.loop_stalls.stop()
         await self.failure_detector.close()
-        await self.upkeep.stop()
-        await self.publishing.close()
+        await self.log_maintenance.stop()
+        await self.metadata_publisher.close()
         await self.transactions.close()
         await self.groups.close()
         await self.replicas.close()
@@ -273,5 +275,5 @@ class Broker:
         await self._store.close()
 
 
-def _passed_over(refusal: InvalidConfig) -> None:
-    logger.warning("A stored setting is passed over: %s", refusal)
+def _log_invalid_setting(error: InvalidConfig) -> None:
+    logger.warning("Ignoring invalid stored setting: %s", error)

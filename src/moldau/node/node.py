@@ -176,7 +176,7 @@ class Node:
         """Bind the listeners first, because the registration contains their ports; early connections wait."""
         try:
             self._bound = await self._listeners.bind(self._configuration.listeners.bound)
-            self._metadata.subscribe(self.broker.publishing.committed)
+            self._metadata.subscribe(self.broker.metadata_publisher.committed)
             await self._metadata.start(self._controller_endpoints())
             self._listeners.open_for_controllers()
             if self._configuration.is_controller:
@@ -223,9 +223,9 @@ class Node:
         )
         self._log_dir.record_incarnation(self.broker.incarnation_id)
         await self._lifecycle.register()
-        await self._lifecycle.caught_up()
+        await self._lifecycle.catch_up()
         await self.broker.start()
-        await self._lifecycle.take_up_work()
+        await self._lifecycle.unfence()
 
     def _registration(self) -> BrokerRegistrationRequest:
         request = BrokerRegistrationRequest

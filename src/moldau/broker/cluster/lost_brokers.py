@@ -26,10 +26,10 @@ LISTED_MS: Final = 5_000.0
 class LostBrokers:
     """`lost` is called when a connection ends, `followed` with each new image."""
 
-    def __init__(self, node_id: int, clock: Clock, publishing: MetadataPublisher, listener: Callable[[], str]) -> None:
+    def __init__(self, node_id: int, clock: Clock, publisher: MetadataPublisher, listener: Callable[[], str]) -> None:
         self._node_id = node_id
         self._clock = clock
-        self._publishing = publishing
+        self._publisher = publisher
         self._listener = listener  # the inter-broker listener
         self._lost_ms: dict[int, float] = {}
         self._fenced_ms: dict[int, float] = {}
@@ -37,7 +37,7 @@ class LostBrokers:
     def lost(self, address: Address, reason: str) -> None:  # noqa: ARG002 - whatever it was
         """A connection to another broker has ended."""
         listener = self._listener()
-        for broker in self._publishing.image.brokers.values():
+        for broker in self._publisher.image.brokers.values():
             if broker.is_active and broker.broker_id != self._node_id and broker.address(listener) == address:
                 self._lost_ms[broker.broker_id] = self._clock.monotonic_ms()
 
@@ -67,7 +67,7 @@ class LostBrokers:
 
         First requests of a connection, and requests for topics that this broker leads, do not wait.
         """
-        if is_retry and not self._lost_ms and self._are_led_elsewhere(topics(self._publishing.image)):
+        if is_retry and not self._lost_ms and self._are_led_elsewhere(topics(self._publisher.image)):
             await asyncio.sleep(NOTICED_MS / 1000)
         if not self._lost_ms:
             return
@@ -76,7 +76,7 @@ class LostBrokers:
         suspects = frozenset(self._lost_ms)
         if suspects:
             held_ms = max(self._lost_ms.values()) + HELD_MS_MAX - now_ms
-            await self._publishing.until(lambda image: not _are_led_by(suspects, topics(image)), held_ms)
+            await self._publisher.until(lambda image: not _are_led_by(suspects, topics(image)), held_ms)
 
     def _are_led_elsewhere(self, topics: Iterable[TopicImage]) -> bool:
         return any(partition.leader != self._node_id for topic in topics for partition in topic.partitions)

@@ -33,9 +33,9 @@ class MetadataPublisher:
         self._newest = image
         self._delta = self._delta.then(delta)
         if self._task is None and not self._is_closed:
-            self._task = asyncio.get_running_loop().create_task(self._catch_up())
+            self._task = asyncio.get_running_loop().create_task(self._apply_queued())
 
-    async def caught_up(self) -> None:
+    async def catch_up(self) -> None:
         """Wait until everything committed so far is in effect."""
         wanted = self._newest.offset
         if self.image is not self._newest:
@@ -56,7 +56,7 @@ class MetadataPublisher:
             if wait in self._waits:
                 self._waits.remove(wait)
 
-    async def _catch_up(self) -> None:
+    async def _apply_queued(self) -> None:
         try:
             while self.image is not self._newest and not self._is_closed:
                 image, delta = self._newest, self._delta

@@ -28,17 +28,17 @@ from moldau.wire.messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 logger = logging.getLogger(__name__)
 
 HEARTBEAT: Final = "heartbeat"  # its own connection: nothing may delay a heartbeat
-PATIENCE_MS: Final = 2 * SECOND_MS  # per controller; then the next one is tried
-REGISTRATION_MS: Final = 10 * SECOND_MS  # between two warnings that this broker is not registered
-LAST_TRY_MS: Final = SECOND_MS  # too short for another attempt
+HEARTBEAT_TIMEOUT_MS: Final = 2 * SECOND_MS  # per controller; then the next one is tried
+REGISTRATION_MS: Final = 10 * SECOND_MS  # per attempt
+ATTEMPT_MS_MIN: Final = SECOND_MS  # too short for another attempt
 DUPLICATE_PAUSE_MS: Final = 500.0
 FENCED_PAUSE_MS: Final = 50.0  # a broker that waits to be unfenced sends heartbeats often
 SHUTDOWN_MS: Final = 30 * SECOND_MS
 SHUTDOWN_PAUSE_MS: Final = 20.0
-HANDED_OVER_MS: Final = SECOND_MS
+HANDOVER_MS: Final = SECOND_MS
 
 # The id is taken, or this node does not fit the cluster: retrying does not help.
-_LASTING: Final = frozenset(
+_PERMANENT_ERRORS: Final = frozenset(
     {
         ErrorCode.INCONSISTENT_CLUSTER_ID,
         ErrorCode.UNSUPPORTED_VERSION,
@@ -71,11 +71,11 @@ class LifecycleHost(Protocol):
     def controller(self) -> ControllerChannel: ...
 
     @property
-    def publishing(self) -> MetadataPublisher: ...
+    def metadata_publisher(self) -> MetadataPublisher: ...
 
 
 class BrokerLifecycle:
-    """One run of a broker. `register`, `take_up_work`, later `shut_down`."""
+    """One run of a broker. `register`, `unfence`, later `shut_down`."""
 
     def __init__(
         self,
@@ -89,8 +89,8 @@ class BrokerLifecycle:
         self._registration = registration
         self._on_registered = on_registered
         self._on_failure = on_failure
-        self._beating: asyncio.Task[None] | None = None
-        self._hurry = asyncio.Event()
+        self._heartbeat_task: asyncio.Task[None] | None = None
+        self._controller_changed = asyncio.Event()
         self.epoch = NO_EPOCH
         self.is_shutting_down = False
 
@@ -107,22 +107,22 @@ class BrokerLifecycle:
 
         At the start this times out, so that a supervisor notices.
         """
-        clock, patience_ms = self._broker.clock, self._broker.settings.initial_registration_timeout_ms
-        began_ms = clock.monotonic_ms()
+        clock, timeout_ms = self._broker.clock, self._broker.settings.initial_registration_timeout_ms
+        started_ms = clock.monotonic_ms()
         is_first = self.epoch == NO_EPOCH
-        deadline_ms = began_ms + patience_ms if self.epoch == NO_EPOCH else inf
-        while not await self._register_once(began_ms, deadline_ms - clock.monotonic_ms()):
-            if deadline_ms - clock.monotonic_ms() < LAST_TRY_MS:
+        deadline_ms = started_ms + timeout_ms if self.epoch == NO_EPOCH else inf
+        while not await self._register_once(started_ms, deadline_ms - clock.monotonic_ms()):
+            if deadline_ms - clock.monotonic_ms() < ATTEMPT_MS_MIN:
                 raise RequestTimedOut(
-                    f"No active controller has registered this broker within {patience_ms / 1000:g} s "
+                    f"No active controller has registered this broker within {timeout_ms / 1000:g} s "
                     "(initial.broker.registration.timeout.ms). Check that a majority of the controllers is running."
                 )
-        self._remember_epoch(is_first=is_first)
+        self._persist_epoch(is_first=is_first)
         if self._is_alone:
             epoch, node_id = self.epoch, self._broker.node_id
             await self._broker.metadata.write(lambda machine: machine.decide_unfence_broker(node_id, epoch))
 
-    def _remember_epoch(self, *, is_first: bool) -> None:
+    def _persist_epoch(self, *, is_first: bool) -> None:
         try:
             self._on_registered(self.epoch)
         # the next run then does not know this epoch, and is treated as possibly lacking records
@@ -131,42 +131,42 @@ class BrokerLifecycle:
                 raise
             logger.warning("Cannot persist the broker epoch: %s", error)
 
-    async def _register_once(self, began_ms: float, patience_ms: float) -> bool:
+    async def _register_once(self, started_ms: float, timeout_ms: float) -> bool:
         try:
-            answer = await self._broker.controller.ask(
-                self._registration, timeout_ms=min(REGISTRATION_MS, patience_ms), purpose=HEARTBEAT
+            response = await self._broker.controller.ask(
+                self._registration, timeout_ms=min(REGISTRATION_MS, timeout_ms), purpose=HEARTBEAT
             )
         except RequestTimedOut as error:
             logger.warning("Broker registration failed, will retry: %s", error.message)
             return False
-        if answer.error_code == ErrorCode.NONE:
-            self.epoch = answer.broker_epoch
+        if response.error_code == ErrorCode.NONE:
+            self.epoch = response.broker_epoch
             return True
-        await self._bear(answer.error_code, began_ms)
+        await self._handle_rejection(response.error_code, started_ms)
         return False
 
-    async def _bear(self, code: int, began_ms: float) -> None:
-        """Retriable registration errors are retried for a while."""
-        tried_ms = self._broker.clock.monotonic_ms() - began_ms
+    async def _handle_rejection(self, code: int, started_ms: float) -> None:
+        """Raise permanent errors, and a duplicate id once the old session has expired; else pause before the retry."""
+        elapsed_ms = self._broker.clock.monotonic_ms() - started_ms
         if code == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
-            if tried_ms > 2 * self._broker.settings.broker_session_timeout_ms:
+            if elapsed_ms > 2 * self._broker.settings.broker_session_timeout_ms:
                 mine = self._broker.node_id
                 raise error_of(
                     code, f"Another broker with node.id {mine} is running. Give each broker a unique node.id."
                 )
-        elif code in _LASTING:
+        elif code in _PERMANENT_ERRORS:
             raise error_of(code, f"The controller rejected the registration: {error_of(code).message}.")
         await asyncio.sleep(DUPLICATE_PAUSE_MS / 1000)
 
-    async def caught_up(self) -> None:
+    async def catch_up(self) -> None:
         """Wait until this broker's own registration is in effect here: everything decided before is then known."""
-        await self._broker.publishing.until(lambda image: image.offset >= self.epoch)
+        await self._broker.metadata_publisher.until(lambda image: image.offset >= self.epoch)
 
-    async def take_up_work(self) -> None:
+    async def unfence(self) -> None:
         """Start heartbeats; returns when this broker is unfenced and its image shows it."""
-        self._beating = asyncio.get_running_loop().create_task(self._beat())
-        self._broker.metadata.on_leader_changed.append(self._hurry.set)
-        await self._broker.publishing.until(self._is_unfenced)
+        self._heartbeat_task = asyncio.get_running_loop().create_task(self._send_heartbeats())
+        self._broker.metadata.on_leader_changed.append(self._controller_changed.set)
+        await self._broker.metadata_publisher.until(self._is_unfenced)
 
     def _is_unfenced(self, image: MetadataImage) -> bool:
         broker = image.brokers.get(self._broker.node_id)
@@ -174,77 +174,77 @@ class BrokerLifecycle:
 
     # Heartbeats
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         try:
             while True:
-                wait_ms = await self._beat_once()
-                await self._rest(wait_ms)
+                wait_ms = await self._send_heartbeat()
+                await self._wait_for_next(wait_ms)
         except Exception as error:
-            self._on_failure("This broker cannot stay in the cluster", error)
+            self._on_failure("heartbeats to the controller failed", error)
 
-    async def _rest(self, wait_ms: float) -> None:
+    async def _wait_for_next(self, wait_ms: float) -> None:
         """Wait until the next heartbeat is due, or there is a new controller."""
         try:
             async with asyncio.timeout(wait_ms / 1000):
-                await self._hurry.wait()
+                await self._controller_changed.wait()
         except TimeoutError:
             return
-        self._hurry.clear()
+        self._controller_changed.clear()
 
-    async def _beat_once(self) -> float:
+    async def _send_heartbeat(self) -> float:
         """Send a heartbeat if necessary; return the time until the next."""
         interval_ms = self._broker.settings.broker_heartbeat_interval_ms
         if self._is_alone and self._is_unfenced(self._broker.image):
             return interval_ms
         try:
-            answer = await self._ask(wants_shut_down=False)
+            response = await self._request_heartbeat(wants_shut_down=False)
         except RequestTimedOut as error:
             logger.warning("Heartbeat to controller failed: %s", error.message)
             return 0.0
         except UnsupportedVersion as error:  # another process temporarily has the controller's address
             logger.warning("Heartbeat to controller failed: %s", error.message)
             return interval_ms
-        if answer.error_code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
+        if response.error_code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED):
             logger.warning("Broker epoch is stale: registering again.")
             await self.register()
-            await self.caught_up()
+            await self.catch_up()
             return 0.0
-        if answer.error_code != ErrorCode.NONE:
-            logger.warning("Heartbeat rejected: %s", error_of(answer.error_code).message)
+        if response.error_code != ErrorCode.NONE:
+            logger.warning("Heartbeat rejected: %s", error_of(response.error_code).message)
             return interval_ms
-        return FENCED_PAUSE_MS if answer.is_fenced else interval_ms
+        return FENCED_PAUSE_MS if response.is_fenced else interval_ms
 
-    async def _ask(self, *, wants_shut_down: bool) -> BrokerHeartbeatResponse:
+    async def _request_heartbeat(self, *, wants_shut_down: bool) -> BrokerHeartbeatResponse:
         heartbeat = BrokerHeartbeatRequest(
             broker_id=self._broker.node_id,
             broker_epoch=self.epoch,
             current_metadata_offset=self._broker.image.offset,
             want_shut_down=wants_shut_down,
         )
-        answer: BrokerHeartbeatResponse = await self._broker.controller.ask(
-            heartbeat, timeout_ms=PATIENCE_MS, purpose=HEARTBEAT
+        response: BrokerHeartbeatResponse = await self._broker.controller.ask(
+            heartbeat, timeout_ms=HEARTBEAT_TIMEOUT_MS, purpose=HEARTBEAT
         )
-        return answer
+        return response
 
     # Controlled shutdown
 
     async def shut_down(self) -> None:
         """Move the leaderships away, if other replicas and a controller are available, within a time limit."""
-        await self._stop_beating()
+        await self._stop_heartbeats()
         if self.epoch == NO_EPOCH or self._is_alone or not self._broker.settings.controlled_shutdown_enable:
             return
         self.is_shutting_down = True
         try:
             async with asyncio.timeout(SHUTDOWN_MS / 1000):
-                await self._ask_until_released()
-            await self._broker.publishing.until(self._leads_nothing, HANDED_OVER_MS)
+                await self._wait_until_released()
+            await self._broker.metadata_publisher.until(self._leads_nothing, HANDOVER_MS)
         except (KafkaError, TimeoutError) as error:
             logger.warning("Controlled shutdown failed, leaderships were not moved: %s", error)
 
-    async def _ask_until_released(self) -> None:
+    async def _wait_until_released(self) -> None:
         while True:
-            answer = await self._ask(wants_shut_down=True)
-            if answer.should_shut_down or answer.error_code != ErrorCode.NONE:
+            response = await self._request_heartbeat(wants_shut_down=True)
+            if response.should_shut_down or response.error_code != ErrorCode.NONE:
                 return
             await asyncio.sleep(SHUTDOWN_PAUSE_MS / 1000)
 
@@ -252,8 +252,8 @@ class BrokerLifecycle:
         mine = self._broker.node_id
         return not any(each.leader == mine for topic in image.topics.values() for each in topic.partitions)
 
-    async def _stop_beating(self) -> None:
-        if self._beating is not None:
-            self._beating.cancel()
-            await asyncio.wait([self._beating])
-            self._beating = None
+    async def _stop_heartbeats(self) -> None:
+        if self._heartbeat_task is not None:
+            self._heartbeat_task.cancel()
+            await asyncio.wait([self._heartbeat_task])
+            self._heartbeat_task = None

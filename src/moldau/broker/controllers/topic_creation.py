@@ -35,7 +35,7 @@ class TopicHost(Protocol):
     def controller(self) -> ControllerChannel: ...
 
     @property
-    def publishing(self) -> MetadataPublisher: ...
+    def metadata_publisher(self) -> MetadataPublisher: ...
 
     @property
     def partitions(self) -> Sized: ...
@@ -43,7 +43,7 @@ class TopicHost(Protocol):
     @property
     def partitions_max(self) -> int: ...
 
-    async def caught_up(self) -> None: ...
+    async def catch_up_with_metadata(self) -> None: ...
 
 
 async def create_topics(
@@ -59,7 +59,7 @@ async def create_topics(
         )
     )
     if not validate_only:
-        await broker.caught_up()
+        await broker.catch_up_with_metadata()
     return created
 
 
@@ -87,7 +87,9 @@ def _asked(topic: NewTopic) -> CreateTopicsRequest.CreatableTopic:
 
 
 async def _seen(broker: TopicHost, names: Sequence[str]) -> None:
-    if not await broker.publishing.until(lambda image: all(name in image.topics for name in names), SEEN_MS_MAX):
+    if not await broker.metadata_publisher.until(
+        lambda image: all(name in image.topics for name in names), SEEN_MS_MAX
+    ):
         raise RequestTimedOut("The topics are created, but not yet known to this broker.")
 
 

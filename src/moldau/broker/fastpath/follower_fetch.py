@@ -86,12 +86,12 @@ class FollowerFetchFastPath:
 
     @property
     def is_batch_incoming(self) -> bool:
-        return self._broker.gathering.more_follows
+        return self._broker.write_coalescer.more_follows
 
     def try_handle(self, frame: memoryview) -> bool:
         broker = self._broker
         request = read_request(frame)
-        if request is None or self._authorizer.generation != self._generation or not broker.gathering.is_empty:
+        if request is None or self._authorizer.generation != self._generation or not broker.write_coalescer.is_empty:
             return False
         sessions = broker.replica_sessions
         session = sessions.find(request.session_id, request.session_epoch, request.replica)

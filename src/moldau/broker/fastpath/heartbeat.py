@@ -98,7 +98,7 @@ class HeartbeatFastPath:
 
     def try_handle(self, frame: memoryview) -> bool:
         heartbeat = self._cache.find(frame)
-        if heartbeat is None or not self._broker.gathering.is_empty:
+        if heartbeat is None or not self._broker.write_coalescer.is_empty:
             return False
         if self._authorizer.generation != self._generation:
             return False

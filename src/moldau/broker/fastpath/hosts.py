@@ -13,7 +13,7 @@ class FastPathHost(ContextHost, Protocol):
     """For every fast path."""
 
     @property
-    def gathering(self) -> WriteCoalescer: ...
+    def write_coalescer(self) -> WriteCoalescer: ...
 
 
 class ProduceFastPathHost(FastPathHost, Protocol):

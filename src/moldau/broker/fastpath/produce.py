@@ -163,7 +163,7 @@ class ProduceFastPath:
         self._meter = meter
         self._broker = broker
         self._clock = broker.clock
-        self._coalescer = broker.gathering
+        self._coalescer = broker.write_coalescer
         self._connection = connection
         self._transport = connection.transport
         self._reject_batches = reject_batches

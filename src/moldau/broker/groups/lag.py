@@ -128,7 +128,7 @@ class LagWatch:
             lags[group_id] += lag
         now_ms = self._broker.clock.monotonic_ms()
         for group_id, lag, since_ms in self._trends.look(lags, now_ms, patience_ms):
-            self._broker.complaints.write(
+            self._broker.limited_logger.write(
                 "lag",
                 f"Group {group_id} falls behind: its lag has grown for {(now_ms - since_ms) / 1000:.0f} s, "
                 f"to {lag} records",

@@ -67,7 +67,7 @@ async def alter(
             wanted.append(change(resource, requested))
     if wanted:
         altered = await context.broker.metadata.write(lambda machine: decide(machine, wanted))
-        await context.broker.caught_up()
+        await context.broker.catch_up_with_metadata()
         results.extend(_mapped_error(each, result) for each in altered)
     for each in results:
         if each.error_code:

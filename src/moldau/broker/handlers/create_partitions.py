@@ -33,7 +33,7 @@ async def handle(request: CreatePartitionsRequest, context: QuorumContext) -> Cr
         grown = await broker.metadata.write(
             lambda machine: machine.decide_create_partitions(wanted, start=start, validate_only=request.validate_only)
         )
-        await broker.caught_up()
+        await broker.catch_up_with_metadata()
         results.extend(Result(name=each.name, error_code=int(each.error), error_message=each.message) for each in grown)
     return CreatePartitionsResponse(results=results)
 

@@ -22,7 +22,7 @@ async def handle(request: DeleteTopicsRequest, context: QuorumContext) -> Delete
     results = list(rejected.values())
     if wanted:
         deleted = await context.broker.metadata.write(lambda machine: machine.decide_delete_topics(wanted))
-        await context.broker.caught_up()
+        await context.broker.catch_up_with_metadata()
         results.extend(_result(each) for each in deleted)
     return DeleteTopicsResponse(responses=results)
 

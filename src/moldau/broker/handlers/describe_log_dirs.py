@@ -17,7 +17,7 @@ async def handle(request: DescribeLogDirsRequest, context: LogContext) -> Descri
     """Describe the broker's only log directory."""
     context.authorize(Operation.DESCRIBE, CLUSTER)
     broker = context.broker
-    total_bytes, free_bytes = broker.disk_room()
+    total_bytes, free_bytes = broker.disk_space()
     folder = Folder(
         log_dir=broker.data_folder,
         topics=_topics(_requested(request, context)),

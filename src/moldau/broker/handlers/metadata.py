@@ -43,7 +43,7 @@ PartitionResult = MetadataResponse.MetadataResponsePartition
 async def handle(request: MetadataRequest, context: ClusterContext) -> MetadataResponse:
     """Return the brokers with their addresses on the listener of this request."""
     broker = context.broker
-    await broker.departures.settle(
+    await broker.lost_brokers.settle(
         lambda image: _requested_topics(request, image), is_retry=context.is_repeated_on_connection()
     )
     topics = await _topics(request, context)
@@ -53,7 +53,7 @@ async def handle(request: MetadataRequest, context: ClusterContext) -> MetadataR
                 node_id=each.broker_id, host=address.host, port=address.port, rack=each.rack
             )
             for each, address in broker.reachable_brokers(context.listener, fenced_too=True)
-            if broker.departures.is_listed(each)
+            if broker.lost_brokers.is_listed(each)
         ],
         cluster_id=broker.cluster_id,
         controller_id=broker.controller_id,

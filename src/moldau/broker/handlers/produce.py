@@ -65,7 +65,7 @@ async def handle(request: ProduceRequest, context: ProduceContext) -> ProduceRes
             await _append_deferred(deferred, request, context, pending)
     finally:
         for each in deferred:
-            context.broker.inspection.give_back(each.records)
+            context.broker.record_validator.give_back(each.records)
         if admitted is not None:
             admitted.close()
     if request.acks == ACKS_NONE:
@@ -100,7 +100,7 @@ def _append_topic(
                 admitted.check(name, data.index)
             result = _append(name, topic.topic_id, data, request, context, pending)
             if result is None:
-                copy = context.broker.inspection.copy(data.records)
+                copy = context.broker.record_validator.copy(data.records)
                 deferred.append(DeferredBatch(name, topic.topic_id, data.index, copy, results, len(results)))
             results.append(result)
         except KafkaError as error:
@@ -152,7 +152,7 @@ async def _append_deferred(
     for each in deferred:
         try:
             settings = broker.partitions.get(each.topic, each.partition, each.topic_id).log.settings
-            accepted = await broker.inspection.accept(each.records, settings, context.now_ms, turn)
+            accepted = await broker.record_validator.accept(each.records, settings, context.now_ms, turn)
             partition = broker.partitions.get(each.topic, each.partition, each.topic_id)
             result = _write(partition, accepted, context.now_ms, request, pending)
         except KafkaError as error:

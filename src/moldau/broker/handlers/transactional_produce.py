@@ -39,7 +39,7 @@ class Admitted:
 
     def close(self) -> None:
         for copy in self.copies:
-            self.context.broker.inspection.give_back(copy)
+            self.context.broker.record_validator.give_back(copy)
         self.copies.clear()
 
 
@@ -113,10 +113,10 @@ def _name(topic: Any, context: ProduceContext) -> str:
 
 def _keep(request: ProduceRequest, admitted: Admitted) -> None:
     """The batches were only lent, until the first wait."""
-    inspection = admitted.context.broker.inspection
+    validator = admitted.context.broker.record_validator
     for topic in request.topic_data:
         for data in topic.partition_data:
             if data.records is not None:
-                copy = inspection.copy(data.records)
+                copy = validator.copy(data.records)
                 admitted.copies.append(copy)
                 data.records = memoryview(copy)

@@ -49,7 +49,7 @@ class MetricsHost(ClusterMetricsHost, Protocol):
     @property
     def disk_errors(self) -> int: ...
 
-    def disk_room(self) -> tuple[int, int]: ...
+    def disk_space(self) -> tuple[int, int]: ...
 
     @property
     def fetch_sessions(self) -> FetchSessions: ...
@@ -61,10 +61,10 @@ class MetricsHost(ClusterMetricsHost, Protocol):
     def transactions(self) -> Transactions: ...
 
     @property
-    def stalls(self) -> LoopStalls: ...
+    def loop_stalls(self) -> LoopStalls: ...
 
     @property
-    def syncing(self) -> LogFlusher: ...
+    def log_flusher(self) -> LogFlusher: ...
 
     @property
     def traffic(self) -> TrafficMeter: ...
@@ -129,7 +129,7 @@ class MetricsEndpoint:
         yield from plain(catalogue.REQUESTS, [((api.name,), api.meter.count) for api in apis])
         yield from plain(catalogue.REQUEST_ERRORS, [((api.name,), api.meter.errors) for api in apis])
         yield from summary(catalogue.REQUEST_TIME, [((api.name,), api.meter) for api in apis if api.meter.count])
-        yield from summary(catalogue.FLUSH_TIME, [((), self._broker.syncing.latency)])
+        yield from summary(catalogue.FLUSH_TIME, [((), self._broker.log_flusher.latency)])
 
     def _logs(self) -> Iterator[str]:
         partitions = self._broker.partitions.all()
@@ -175,7 +175,7 @@ class MetricsEndpoint:
 
     def _node(self) -> Iterator[str]:
         broker = self._broker
-        total_bytes, free_bytes = broker.disk_room()
+        total_bytes, free_bytes = broker.disk_space()
         numbers = (
             (catalogue.FETCH_SESSIONS, len(broker.fetch_sessions)),
             (catalogue.SESSION_PARTITIONS, broker.fetch_sessions.partition_count),
@@ -189,4 +189,4 @@ class MetricsEndpoint:
         )
         for metric, number in numbers:
             yield from plain(metric, [((), number)])
-        yield from histogram(catalogue.LOOP_STALL, broker.stalls.lateness)
+        yield from histogram(catalogue.LOOP_STALL, broker.loop_stalls.lateness)

@@ -91,7 +91,7 @@ class ServedConnection:
         self.last_active_ms = self._broker.clock.monotonic_ms()
         reason = self._limits.admit(self)
         if reason:
-            self._broker.complaints.write("rejected", f"Rejected a connection from {transport.peer}: {reason}")
+            self._broker.limited_logger.write("rejected", f"Rejected a connection from {transport.peer}: {reason}")
             transport.abort()
 
     def frame_received(self, frame: memoryview) -> None:
@@ -165,7 +165,7 @@ class ServedConnection:
 
     def _open_coalescer(self, api: "Api") -> None:
         """Coalesce writes of requests that allow it; any other request finds all batches in the logs."""
-        coalescer = self._broker.gathering
+        coalescer = self._broker.write_coalescer
         if api.coalesces_writes:
             coalescer.is_open = self.transport.has_more_bytes or not coalescer.is_empty
         else:
@@ -173,14 +173,14 @@ class ServedConnection:
 
     def _turn_ended(self) -> None:
         """Write coalesced batches before their acknowledgements are sent."""
-        coalescer = self._broker.gathering
+        coalescer = self._broker.write_coalescer
         coalescer.is_open = False
         if not coalescer.is_empty:
             coalescer.more_follows = self.transport.is_in_frame
             failure = coalescer.end()
             coalescer.more_follows = False
             if failure is not None:
-                self._broker.complaints.write("unwritten", f"Closing the connection from {self.peer}: {failure}")
+                self._broker.limited_logger.write("unwritten", f"Closing the connection from {self.peer}: {failure}")
                 self.transport.abort()
         if self._fast_path is not None:
             self._fast_path.flush()
@@ -191,7 +191,7 @@ class ServedConnection:
     def disconnected(self, reason: str) -> None:
         if reason:
             kind = " ".join(reason.split()[:3])
-            self._broker.complaints.write(kind, f"Connection from {self.peer} closed: {reason}", logging.INFO)
+            self._broker.limited_logger.write(kind, f"Connection from {self.peer} closed: {reason}", logging.INFO)
         self._limits.remove(self)
         if self.when_lost is not None:
             self.when_lost()
@@ -336,7 +336,7 @@ class ServedConnection:
         self._finish(api, context, api.error_response(request, rejection, context.api_version), pending)
 
     def _log_disk_error(self, what: str, error: OSError) -> None:
-        self._broker.complaints.write("disk", f"{what} failed: {error}", logging.ERROR)
+        self._broker.limited_logger.write("disk", f"{what} failed: {error}", logging.ERROR)
 
     def _report_bug(self, api: "Api", context: RequestContext[NetworkHost], error: Exception) -> None:
         api.meter.errors += 1
@@ -353,7 +353,7 @@ class ServedConnection:
     def close_with_error(self, kind: str, reason: str) -> None:
         """Close because the peer violates the protocol, or because a handler cannot respond."""
         where = self._transport.peer if self._transport else self.peer
-        self._broker.complaints.write(kind, f"Closing the connection from {where} ({self.principal}): {reason}")
+        self._broker.limited_logger.write(kind, f"Closing the connection from {where} ({self.principal}): {reason}")
         self.close()
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ class ContextHost(Protocol):
     def clock(self) -> Clock: ...
 
     @property
-    def complaints(self) -> RateLimitedLogger: ...
+    def limited_logger(self) -> RateLimitedLogger: ...
 
     @property
     def authorizer(self) -> Authorizer: ...
@@ -113,10 +113,10 @@ class RequestContext(Generic[HostT_co]):
 
     def log_rejection(self, what: str, where: str, reason: str | None) -> None:
         """Log at a limited rate which request of which client was rejected, and why."""
-        complaints = self.broker.complaints
-        if complaints.admits(what):
+        limited_logger = self.broker.limited_logger
+        if limited_logger.allows(what):
             client = f"{self.peer} ({self.client_id})"
-            complaints.write(what, f"Rejected {what} of {client} for {where}: {reason}", logging.INFO)
+            limited_logger.write(what, f"Rejected {what} of {client} for {where}: {reason}", logging.INFO)
 
     def is_allowed(self, operation: Operation, resource: Resource) -> bool:
         return self.broker.authorizer.is_allowed(self.principal, operation, resource)

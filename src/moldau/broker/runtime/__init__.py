@@ -1,1 +1,1 @@
-"""What the broker measures, logs and schedules with, free of any Kafka semantics."""
+"""Meters, rate-limited logging, timers and time slices, free of Kafka semantics."""

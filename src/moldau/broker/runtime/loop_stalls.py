@@ -1,4 +1,4 @@
-"""How late the event loop is: a timer that should fire every so often, and by how much it did not."""
+"""Event loop lag: measures how late a periodic timer fires."""
 
 import asyncio
 from typing import Final
@@ -10,7 +10,7 @@ INTERVAL_MS: Final = 20.0
 
 
 class LoopStalls:
-    """Everything a node does waits for its loop, so this is the first place to look when it is slow."""
+    """A histogram of the loop's lag. A stalled loop delays everything the node does."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""Counters that cost next to nothing to move. They are read, and given their Prometheus names, elsewhere."""
+"""Cheap counters. `broker.metrics` reads them and gives them their Prometheus names."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ LATENCY_BUCKETS: Final = 40
 
 
 class LatencyMeter:
-    """Durations by powers of two of a microsecond: one addition a measurement, quantiles within a factor of two."""
+    """A histogram of durations with buckets at powers of two of a microsecond; quantiles to a factor of two."""
 
     __slots__ = ("buckets", "count", "longest_ms", "sum_ms")
 
@@ -20,7 +20,7 @@ class LatencyMeter:
         self.finished_together(1, elapsed_ms)
 
     def finished_together(self, count: int, elapsed_ms: float) -> None:
-        """So many that were answered at once."""
+        """Record `count` requests that took the same time."""
         self.count += count
         self.sum_ms += elapsed_ms * count
         self.buckets[int(elapsed_ms * 1000).bit_length()] += count
@@ -39,7 +39,7 @@ class LatencyMeter:
 
 
 class ApiMeter(LatencyMeter):
-    """What an API has been asked."""
+    """Requests of one API."""
 
     __slots__ = ("errors",)
 
@@ -49,7 +49,7 @@ class ApiMeter(LatencyMeter):
 
 
 class TrafficMeter:
-    """What has gone through a topic or the broker."""
+    """Traffic of a topic or of the broker."""
 
     __slots__ = (
         "bytes_in",

@@ -12,27 +12,27 @@ TEXT_CHARACTERS_MAX: Final = 400
 
 
 class _Kind:
-    """How many lines of one kind may be written now, and how many were not."""
+    """The token bucket of one kind of line, and the number of suppressed lines."""
 
-    __slots__ = ("_looked_ms", "_ready", "unsaid")
+    __slots__ = ("_refilled_ms", "_tokens", "suppressed")
 
     def __init__(self, now_ms: float) -> None:
-        self._ready = float(LINES_AT_ONCE)
-        self._looked_ms = now_ms
-        self.unsaid = 0
+        self._tokens = float(LINES_AT_ONCE)
+        self._refilled_ms = now_ms
+        self.suppressed = 0
 
-    def admits(self, now_ms: float) -> bool:
-        self._ready = min(LINES_AT_ONCE, self._ready + (now_ms - self._looked_ms) / LINE_EVERY_MS)
-        self._looked_ms = now_ms
-        self.unsaid += self._ready < 1
-        return self._ready >= 1
+    def allows(self, now_ms: float) -> bool:
+        self._tokens = min(LINES_AT_ONCE, self._tokens + (now_ms - self._refilled_ms) / LINE_EVERY_MS)
+        self._refilled_ms = now_ms
+        self.suppressed += self._tokens < 1
+        return self._tokens >= 1
 
     def take(self) -> None:
-        self._ready -= 1
+        self._tokens -= 1
 
 
 class RateLimitedLogger:
-    """Each kind of complaint has its own share of lines, so that one flood does not hide the rest."""
+    """Each kind of line has a limit of its own, so that a flood of one kind does not hide the others."""
 
     def __init__(self, clock: Clock, logger: logging.Logger) -> None:
         self._clock = clock
@@ -40,27 +40,27 @@ class RateLimitedLogger:
         self._kinds: dict[str, _Kind] = {}
 
     def write(self, kind: str, text: str, level: int = logging.WARNING, error: BaseException | None = None) -> None:
-        """`kind` is of our making, `text` may hold what a peer sent; an `error` is shown with its traceback."""
-        if self.admits(kind):
-            share = self._kinds[kind]
-            more = f" ({share.unsaid} more like this were not written)" if share.unsaid else ""
-            share.unsaid = 0
+        """Write a line unless its kind is over its limit. `kind` must not contain input from peers; `text` may."""
+        if self.allows(kind):
+            bucket = self._kinds[kind]
+            more = f" ({bucket.suppressed} similar lines suppressed)" if bucket.suppressed else ""
+            bucket.suppressed = 0
             self._logger.log(level, "%s%s", one_line(text), more, exc_info=error)
-            share.take()
+            bucket.take()
 
-    def admits(self, kind: str) -> bool:
-        """Whether a line would be written now; counted, if not. To be asked before a text is made at some cost."""
+    def allows(self, kind: str) -> bool:
+        """Whether a line may be written now; counts it as suppressed if not. Call it before building a costly text."""
         now_ms = self._clock.monotonic_ms()
-        share = self._kinds.get(kind)
-        if share is None:
+        bucket = self._kinds.get(kind)
+        if bucket is None:
             if len(self._kinds) >= KINDS_MAX:
                 del self._kinds[next(iter(self._kinds))]
-            share = self._kinds[kind] = _Kind(now_ms)
-        return share.admits(now_ms)
+            bucket = self._kinds[kind] = _Kind(now_ms)
+        return bucket.allows(now_ms)
 
 
 def one_line(text: str) -> str:
-    """Fit for a log: short, and without what would start a line of its own or talk to a terminal."""
+    """Return the text fit for a log: short, without line breaks and terminal escapes."""
     if len(text) > TEXT_CHARACTERS_MAX:
         text = text[:TEXT_CHARACTERS_MAX] + "…"
     return text if text.isprintable() else "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)

@@ -1,18 +1,18 @@
-"""Requests that ask for much take turns: every few hundred steps, or once a millisecond is over, others go first."""
+"""Time slices: a long request yields to others after a millisecond or some thousand steps."""
 
 import asyncio
 from typing import Final, Protocol
 
 from moldau.model.ports import Clock
 
-ALONE: Final = 128  # the weight of a request behind which nothing of its connection begins
+ALONE: Final = 128  # the weight of a request that must finish before later ones of its connection start
 TURN_MS: Final = 1.0
 STEPS_PER_LOOK: Final = 16
 STEPS_MAX: Final = 2048
 
 
 class WeightedRequest(Protocol):
-    """A request that takes turns, with its share of the requests that its connection may have in flight."""
+    """A request with its weight in the limit of its connection's requests in flight."""
 
     weight: int
 
@@ -21,7 +21,7 @@ class WeightedRequest(Protocol):
 
 
 class TimeSlice:
-    """One request's steps. Whoever runs out of its turn is heavy: nothing more of its connection begins meanwhile."""
+    """Counts the steps of one request. After the first slice the request is heavy and runs alone on its connection."""
 
     __slots__ = ("_began_ms", "_clock", "_context", "_look_at", "_steps")
 
@@ -33,7 +33,7 @@ class TimeSlice:
         self._began_ms = self._clock.monotonic_ms()
 
     def is_over(self, steps: int = 1) -> bool:
-        """To be asked after every step, or after some; then `await turn.next()`."""
+        """Whether the slice is used up: then `await turn.next()`. Call it after each step, or after several."""
         self._steps += steps
         if self._steps < self._look_at:
             return False

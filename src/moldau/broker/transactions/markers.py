@@ -249,7 +249,7 @@ class Markers:
         for partition, code in outcomes:
             if code in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED):
                 effect = ending.effect
-                self._broker.complaints.write(
+                self._broker.limited_logger.write(
                     "markers refused",
                     f"Broker {node_id} refuses the marker of {effect.transactional_id} (producer {effect.producer_id}, "
                     f"epoch {effect.epoch}) for {partition}: {ErrorCode(code).name}",
