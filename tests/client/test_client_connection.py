@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from moldau.client.connection import Authentication, ClientConnection, Close, Deliver, Effect, Fail, Phase, SendFrame
+from moldau.client.connection import ClientConnection, Close, Deliver, Effect, Fail, Phase, SendFrame
 from moldau.client.errors import ConnectionLost, ResponseTimeout, TooManyPendingRequests
+from moldau.client.security import Authentication
 from moldau.client.settings import ClientSettings
 from moldau.model.errors import ErrorCode, KafkaError, UnsupportedVersion
 from moldau.wire import codec, framing, messages

@@ -24,7 +24,7 @@ class Full:
         self.handler: Any = None
         self.is_aborted = False
 
-    async def connect(self, _: Address, handler: Any, __: int) -> None:
+    async def connect(self, _: Address, handler: Any, __: int, ___: None = None) -> None:
         self.handler = handler
         handler.connected(self)
 

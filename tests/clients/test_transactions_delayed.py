@@ -20,6 +20,7 @@ from moldau.client.visibility import visible_batches
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import Address, TopicPartition
 from moldau.model.ports import Connection, Endpoint
+from moldau.model.tls import TlsSettings
 from moldau.node.ports.clock import SystemClock
 from moldau.node.ports.randomness import system_random
 from moldau.node.ports.sockets import SocketNetwork
@@ -72,11 +73,13 @@ class Detour(SocketNetwork):
         self._proxies: dict[Address, HoldingProxy] = {}
         self._open = ExitStack()
 
-    async def connect(self, address: Address, endpoint: Endpoint, frame_bytes_max: int) -> Connection:
+    async def connect(
+        self, address: Address, endpoint: Endpoint, frame_bytes_max: int, tls: TlsSettings | None = None
+    ) -> Connection:
         if address not in self._proxies:
             self._proxies[address] = self._open.enter_context(HoldingProxy(*address))
         proxy = self._proxies[address]
-        return await super().connect(Address("127.0.0.1", proxy.port), endpoint, frame_bytes_max)
+        return await super().connect(Address("127.0.0.1", proxy.port), endpoint, frame_bytes_max, tls)
 
     @property
     def held(self) -> int:

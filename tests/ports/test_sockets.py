@@ -17,7 +17,8 @@ from moldau.model.units import KiB, MiB
 from moldau.node.ports.capabilities import Capabilities
 from moldau.node.ports.files import SystemDisk
 from moldau.node.ports.receive_buffer import IDLE_BYTES, ReceiveBudget, ReceiveBuffer
-from moldau.node.ports.sockets import FRAMES_PER_TURN_MAX, SocketNetwork
+from moldau.node.ports.socket_connection import FRAMES_PER_TURN_MAX
+from moldau.node.ports.sockets import SocketNetwork
 
 LOOPBACK = Address("127.0.0.1", 0)
 FRAME_MAX = 8 * MiB

@@ -6,7 +6,6 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from moldau.client.async_client import AsyncClient
-from moldau.client.connection import Authentication
 from moldau.client.metadata import PartitionView, TopicView
 from moldau.client.settings import ClientSettings
 from moldau.client.types import (
@@ -43,12 +42,9 @@ class BlockingClient:
         bootstrap: str | Sequence[Address],
         *,
         settings: ClientSettings | None = None,
-        authentication: Callable[[], Authentication] | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        self.asynchronous = AsyncClient(
-            network, clock, random, bootstrap, settings=settings, authentication=authentication
-        )
+        self.asynchronous = AsyncClient(network, clock, random, bootstrap, settings=settings)
         self._loop = loop or asyncio.new_event_loop()
         self._owns_loop = loop is None
 

@@ -9,7 +9,6 @@ from moldau.client.addresses import parse_bootstrap
 from moldau.client.backoff import Backoff
 from moldau.client.broker_ranking import BrokerRanking
 from moldau.client.call_context import CURRENT_CALL, CallContext
-from moldau.client.connection import Authentication
 from moldau.client.errors import (
     RETRIABLE,
     STALE_METADATA,
@@ -64,7 +63,6 @@ class Cluster:
         bootstrap: str | Sequence[Address],
         *,
         settings: ClientSettings | None = None,
-        authentication: Callable[[], Authentication] | None = None,
     ) -> None:
         self.settings = settings or ClientSettings()
         self.metadata = Metadata()
@@ -72,7 +70,6 @@ class Cluster:
         self._clock = clock
         self._random = random
         self._bootstrap = parse_bootstrap(bootstrap) if isinstance(bootstrap, str) else list(bootstrap)
-        self._authentication = authentication
         self._links: dict[Address, Link] = {}
         self._suspect_nodes: set[NodeId] = set()  # unreachable at their last known address
         self._ranking = BrokerRanking()
@@ -402,7 +399,7 @@ class Cluster:
             task.exception()  # already reported to the waiters, if there are any
 
     async def _open(self, address: Address) -> Link:
-        link = Link(address, self._clock, self.settings, self._authentication() if self._authentication else None)
+        link = Link(address, self._clock, self.settings)
         try:
             await link.open(self._network)
         except (UnicodeError, OverflowError) as error:  # an invalid host name or port

@@ -10,13 +10,14 @@ response timeout closes the connection: every later response would be stuck behi
 import math
 import struct
 from collections import deque
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
 from moldau import __version__
 from moldau.client.errors import ConnectionLost, ResponseTimeout, TooManyPendingRequests, error_of
+from moldau.client.security import Authentication
 from moldau.client.settings import ClientSettings
 from moldau.model.errors import ErrorCode, KafkaError, UnsupportedVersion
 from moldau.model.ports import Piece
@@ -25,9 +26,6 @@ from moldau.wire import codec, framing, messages
 API_VERSIONS: Final = 18
 PRODUCE: Final = 0
 CORRELATION_ID_MAX: Final = 2**31 - 1
-
-# Yields the requests to send, receives each response, returns once authenticated; raises KafkaError if rejected.
-Authentication = Generator[Any, Any, None]
 
 _INT32 = struct.Struct(">i")
 _INT16 = struct.Struct(">h")

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from moldau.client.connection import Authentication, ClientConnection, Close, Deliver, Effect, Fail, Phase, SendFrame
+from moldau.client.connection import ClientConnection, Close, Deliver, Effect, Fail, Phase, SendFrame
 from moldau.client.errors import ResponseTimeout
 from moldau.client.settings import ClientSettings
 from moldau.model.ids import Address
@@ -35,7 +35,6 @@ class Link:
         address: Address,
         clock: Clock,
         settings: ClientSettings,
-        authentication: Authentication | None = None,
         on_lost: Callable[[str], None] | None = None,
     ) -> None:
         """`on_lost` is called with the reason when an established connection is lost, but not when we close it."""
@@ -44,7 +43,7 @@ class Link:
         self._clock = clock
         self._settings = settings
         self._client_id = (settings.client_id or "").encode()
-        self._protocol = ClientConnection(str(address), settings, authentication)
+        self._protocol = ClientConnection(str(address), settings, settings.security.authentication(address))
         self._connection: Connection | None = None
         self._handlers: dict[int, _Handler] = {}
         self._next_ticket = 0
@@ -75,7 +74,7 @@ class Link:
         timeout_limit_ms = self._settings.connect_timeout_ms
         try:
             async with asyncio.timeout(timeout_limit_ms / 1000):
-                await network.connect(self.address, self, self._settings.frame_bytes_max)
+                await network.connect(self.address, self, self._settings.frame_bytes_max, self._settings.security.tls)
         except TimeoutError:
             self._drop("connection timed out")
             raise TimeoutError(f"connection timed out after {timeout_limit_ms / 1000:g} s") from None

@@ -1,7 +1,8 @@
-"""Timeouts and limits of a client."""
+"""Timeouts, limits and security of a client."""
 
 from dataclasses import dataclass
 
+from moldau.client.security import PLAINTEXT, ClientSecurity
 from moldau.model.units import MINUTE_MS, SECOND_MS, MiB
 
 
@@ -19,4 +20,5 @@ class ClientSettings:
     retry_backoff_max_ms: int = SECOND_MS  # retry.backoff.max.ms
     metadata_max_age_ms: int = 5 * MINUTE_MS  # metadata.max.age.ms
     frame_bytes_max: int = 100 * MiB  # a larger response closes the connection
+    security: ClientSecurity = PLAINTEXT  # security.protocol and what belongs to it
     allow_auto_create_topics: bool = False  # allow.auto.create.topics, when a topic is looked up

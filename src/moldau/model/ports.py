@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from moldau.model.ids import Address
+from moldau.model.tls import TlsSettings
 
 Buffer = bytes | bytearray | memoryview
 Job = TypeVar("Job")
@@ -170,6 +171,7 @@ class Connection(Protocol):
 
     local: Address
     peer: Address
+    peer_subject: str | None  # the distinguished name (RFC 2253) of the peer's verified certificate
     frame_bytes_max: int
     may_defer_reads: (
         bool  # set by the owner: frames may be read some milliseconds late, in a batch with other connections
@@ -243,12 +245,24 @@ Page = tuple[int, str, bytes]  # status, content type, body
 class Network(Protocol):
     """Receives frames; sends buffers and file slices."""
 
-    async def listen(self, address: Address, accept: Callable[[], Endpoint], frame_bytes_max: int) -> Listener:
-        """Listen on an address; port 0 picks a free one, which the listener has as its address."""
+    async def listen(
+        self,
+        address: Address,
+        accept: Callable[[], Endpoint],
+        frame_bytes_max: int,
+        tls: Callable[[], TlsSettings] | None = None,
+    ) -> Listener:
+        """Listen on an address; port 0 picks a free one, which the listener has as its address.
+
+        `tls` returns the settings in effect, for each new connection; None: without TLS. An endpoint is `connected`
+        once the handshake is complete. `InvalidConfig` if the certificates cannot be used.
+        """
         ...
 
-    async def connect(self, address: Address, endpoint: Endpoint, frame_bytes_max: int) -> Connection:
-        """Connect; `OSError` if the connection fails."""
+    async def connect(
+        self, address: Address, endpoint: Endpoint, frame_bytes_max: int, tls: TlsSettings | None = None
+    ) -> Connection:
+        """Connect, with TLS if `tls` is given; `OSError` if the connection or the handshake fails."""
         ...
 
     async def serve_pages(self, address: Address, page: Callable[[str], Awaitable[Page]]) -> Listener:

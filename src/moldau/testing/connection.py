@@ -75,6 +75,7 @@ class SimulatedConnection:
         self, network: "SimulatedNetwork", local: Address, peer: Address, context: Context, frame_bytes_max: int
     ) -> None:
         self.local, self.peer = local, peer
+        self.peer_subject: str | None = None
         self.frame_bytes_max = frame_bytes_max
         self.is_lost = False
         self.is_half_open = False  # this host lost power, so the peer got neither FIN nor RST

@@ -17,6 +17,7 @@ from typing import Final
 
 from moldau.model.ids import Address
 from moldau.model.ports import Endpoint, Page
+from moldau.model.tls import TlsSettings
 from moldau.testing.connection import FIRST_FREE_PORT, RESET, Line, SimulatedConnection
 from moldau.testing.trace import Trace
 
@@ -58,6 +59,7 @@ class SimulatedListener:
 class _FrameListener(SimulatedListener):
     accept: Callable[[], Endpoint]
     frame_bytes_max: int
+    has_tls: bool
 
 
 class _PageListener(SimulatedListener):
@@ -222,13 +224,18 @@ class SimulatedNetwork:
         host.next_port += 1
         return host.next_port
 
-    async def connect(self, client_host: str, address: Address, frame_bytes_max: int) -> SimulatedConnection:
+    async def connect(
+        self, client_host: str, address: Address, frame_bytes_max: int, *, has_tls: bool = False
+    ) -> SimulatedConnection:
         """Connect to a listener: one packet there, one back."""
         await self._pass_packet(client_host, address.host)
         listener = self._listeners.get(address)
         if not isinstance(listener, _FrameListener) or (client_host, address.host) in self._blocks:
             await self._pass_packet(address.host, client_host)
             raise ConnectionRefusedError(errno.ECONNREFUSED, f"no listener at {address}")
+        if listener.has_tls != has_tls:
+            await self._pass_packet(address.host, client_host)
+            raise ConnectionResetError(errno.ECONNRESET, f"{address} expects {'' if listener.has_tls else 'no '}TLS")
         client, server = self._pair(client_host, listener, frame_bytes_max)
         self.loop.call_soon(lambda: server.begin(listener.accept()), context=listener.context)
         try:
@@ -281,15 +288,27 @@ class HostNetwork:
         self._network = network
         self._name = name
 
-    async def listen(self, address: Address, accept: Callable[[], Endpoint], frame_bytes_max: int) -> SimulatedListener:
+    async def listen(
+        self,
+        address: Address,
+        accept: Callable[[], Endpoint],
+        frame_bytes_max: int,
+        tls: Callable[[], TlsSettings] | None = None,
+    ) -> SimulatedListener:
+        """Listen; nothing is encrypted here, but only clients with TLS can connect where `tls` is given."""
         listener = _FrameListener(self._network, self._own(address), contextvars.copy_context())
         listener.accept, listener.frame_bytes_max = accept, frame_bytes_max
+        listener.has_tls = tls is not None
         self._network.open_port(listener)
         return listener
 
-    async def connect(self, address: Address, endpoint: Endpoint, frame_bytes_max: int) -> SimulatedConnection:
+    async def connect(
+        self, address: Address, endpoint: Endpoint, frame_bytes_max: int, tls: TlsSettings | None = None
+    ) -> SimulatedConnection:
         host = self._name if address.host in LOCAL_NAMES else address.host
-        connection = await self._network.connect(self._name, Address(host, address.port), frame_bytes_max)
+        connection = await self._network.connect(
+            self._name, Address(host, address.port), frame_bytes_max, has_tls=tls is not None
+        )
         connection.begin(endpoint)
         return connection
 

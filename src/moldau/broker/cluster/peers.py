@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-from moldau.client.connection import Authentication
 from moldau.client.errors import ConnectionLost, ResponseTimeout, cannot_reach
 from moldau.client.link import Link
+from moldau.client.security import PLAINTEXT, ClientSecurity
 from moldau.client.settings import ClientSettings
 from moldau.model.ids import Address
 from moldau.model.ports import Clock, Connection, Network
@@ -43,14 +43,16 @@ class Peers:
         clock: Clock,
         client_id: str,
         *,
-        authentication: Callable[[], Authentication] | None = None,
+        security: ClientSecurity = PLAINTEXT,
     ) -> None:
         self._network = network
         self._clock = clock
         self._settings = ClientSettings(
-            client_id=client_id, connect_timeout_ms=CONNECT_MS, requests_waiting_max=REQUESTS_WAITING_MAX
+            client_id=client_id,
+            connect_timeout_ms=CONNECT_MS,
+            requests_waiting_max=REQUESTS_WAITING_MAX,
+            security=security,
         )
-        self._authentication = authentication
         self._routes: dict[tuple[Address, str], _Route] = {}
         self.on_lost: list[LostListener] = []  # called for each connection that ends, unless closed by us
         self._is_closed = False
@@ -140,10 +142,7 @@ class Peers:
 
     async def _open(self, address: Address, route: _Route) -> Link:
         """Wait for the backoff after the last failure: do not reconnect to a lost peer all the time."""
-        authentication = self._authentication() if self._authentication else None
-        link = Link(
-            address, self._clock, self._settings, authentication, on_lost=lambda reason: self._lost(address, reason)
-        )
+        link = Link(address, self._clock, self._settings, on_lost=lambda reason: self._lost(address, reason))
         try:
             await asyncio.sleep(max(0.0, route.try_at_ms - self._clock.monotonic_ms()) / 1000)
             await link.open(self._network)
