@@ -66,7 +66,7 @@ def brokers(moldau: Moldau) -> dict[int, Any]:
     return {each["id"]: each for each in json.loads(moldau("broker", "list", "--json"))}
 
 
-def test_a_whole_cluster_is_healthy(moldau: Moldau, topic: str) -> None:
+def test_cluster_of_kafka_is_healthy(moldau: Moldau, topic: str) -> None:
     told = health(moldau)
     assert (told["is_healthy"], told["problems"], len(told["brokers"])) == (True, [], 3)
     assert [each["id"] for each in told["quorum"]["voters"]] == [1, 2, 3]
@@ -75,7 +75,7 @@ def test_a_whole_cluster_is_healthy(moldau: Moldau, topic: str) -> None:
     assert topic == "orders"
 
 
-def test_a_killed_broker_is_missed_and_may_not_be_forgotten(cluster: ApacheCluster, moldau: Moldau, topic: str) -> None:
+def test_killed_broker_is_reported_and_cannot_be_removed(cluster: ApacheCluster, moldau: Moldau, topic: str) -> None:
     cluster.kill(3)
     until(lambda: len(health(moldau)["under_replicated"]) == 4, "partitions lack a replica")
     told = health(moldau)
@@ -89,7 +89,7 @@ def test_a_killed_broker_is_missed_and_may_not_be_forgotten(cluster: ApacheClust
     assert [each["leaders"] for each in brokers(moldau).values()] == [2, 2, 2]
 
 
-def test_partitions_move_to_a_new_broker_and_can_be_called_back(
+def test_reassignment_to_a_new_broker_is_executed_and_cancelled(
     cluster: ApacheCluster, moldau: Moldau, topic: str, tmp_path: Path
 ) -> None:
     cluster.add(4, "broker")
@@ -116,7 +116,7 @@ def test_partitions_move_to_a_new_broker_and_can_be_called_back(
     assert moldau("config", "get", "topic", topic).count("throttled") == 0
 
 
-def test_a_broker_is_drained_stopped_and_forgotten(cluster: ApacheCluster, moldau: Moldau, topic: str) -> None:
+def test_broker_of_kafka_is_drained_and_removed(cluster: ApacheCluster, moldau: Moldau, topic: str) -> None:
     assert "broker 4 is empty" in moldau("broker", "drain", "4")
     assert [each["replicas"] for each in brokers(moldau).values()] == [4, 4, 4, 0]
     cluster.stop(4)
@@ -127,7 +127,7 @@ def test_a_broker_is_drained_stopped_and_forgotten(cluster: ApacheCluster, molda
     assert topic in moldau("topic", "list")
 
 
-def test_a_controller_gets_a_vote_and_loses_it(cluster: ApacheCluster, moldau: Moldau) -> None:
+def test_controller_is_added_to_and_removed_from_the_voters(cluster: ApacheCluster, moldau: Moldau) -> None:
     assert "start it before you add it" in moldau("quorum", "add-controller", "5", "--listener", "h:1", code=1)
     cluster.add(5, "controller")
 

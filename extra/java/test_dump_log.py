@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from apache_kafka import dump, has_java
-from filling import BATCH_RECORDS, CODECS, PLAIN, Row, fill_plain
+from sample_records import BATCH_RECORDS, CODECS, PLAIN, Row, fill_plain
 
 from moldau.testing import Broker
 
@@ -39,7 +39,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Filled:
     return Filled(data, rows)
 
 
-def test_every_record_of_every_codec_is_read(filled: Filled) -> None:
+def test_records_of_every_codec_are_read(filled: Filled) -> None:
     said = dump(*filled.files(f"{PLAIN}-0/*.log"))
     assert said.count("isvalid: true") == len(CODECS)
     assert "isvalid: false" not in said
@@ -51,14 +51,14 @@ def test_every_record_of_every_codec_is_read(filled: Filled) -> None:
     assert re.findall(r"baseSequence: (\d+) lastSequence: (\d+)", said) == [("0", str(BATCH_RECORDS - 1))] * len(CODECS)
 
 
-def test_the_indexes_pass_the_check_that_kafka_makes_when_it_starts(filled: Filled) -> None:
+def test_indexes_pass_the_sanity_check_of_kafka(filled: Filled) -> None:
     indexes = filled.files("*/*.index") + filled.files("*/*.timeindex")
     said = dump(*indexes, options=["--index-sanity-check"])
     assert said.count("passed sanity check") + said.count("is empty") == len(indexes)
     assert said.count("is empty") <= sum(path.stat().st_size == 0 for path in indexes)
 
 
-def test_the_entries_of_the_indexes_lead_to_their_batches(filled: Filled) -> None:
+def test_index_entries_point_to_their_batches(filled: Filled) -> None:
     said = dump(*filled.files(f"{PLAIN}-0/*.index"), *filled.files(f"{PLAIN}-0/*.timeindex"), options=[])
     assert "Mismatches" not in said
     assert "Found timestamp mismatch" not in said
@@ -66,7 +66,7 @@ def test_the_entries_of_the_indexes_lead_to_their_batches(filled: Filled) -> Non
     assert len(re.findall(r"^offset: \d+ position: \d+$", said, re.M)) == len(CODECS) - 1
 
 
-def test_the_producer_state_is_read(filled: Filled) -> None:
+def test_producer_snapshots_are_read(filled: Filled) -> None:
     said = dump(filled.files(f"{PLAIN}-0/*.snapshot")[-1], options=[])
     found = re.findall(
         r"producerId: (\d+) producerEpoch: 0 .*firstSequence: 0 lastSequence: (\d+) lastOffset: (\d+)", said
@@ -78,7 +78,7 @@ def test_the_producer_state_is_read(filled: Filled) -> None:
     assert len({producer for producer, _, _ in found}) == len(CODECS)
 
 
-def test_the_metadata_log_is_read(filled: Filled) -> None:
+def test_metadata_log_is_read(filled: Filled) -> None:
     said = dump(*filled.files("__cluster_metadata-0/*.log"), options=["--cluster-metadata-decoder"])
     assert "isvalid: false" not in said
     assert "Could not read" not in said
@@ -96,7 +96,7 @@ def test_the_metadata_log_is_read(filled: Filled) -> None:
         assert words in said
 
 
-def test_a_snapshot_of_the_metadata_and_the_log_after_it_are_read(tmp_path: Path) -> None:
+def test_metadata_snapshot_and_following_log_are_read(tmp_path: Path) -> None:
     settings = {"moldau.metrics.listener": "", "metadata.log.max.record.bytes.between.snapshots": 1}
     with Broker(data=tmp_path / "data", settings=settings) as broker:
         fill_plain(broker.bootstrap_servers)

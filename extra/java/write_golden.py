@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from apache_kafka import HERE, ApacheKafka
-from filling import PLAIN, TRANSACTIONAL, Row, commit_offsets, fill_plain, fill_transactions
+from sample_records import PLAIN, TRANSACTIONAL, Row, commit_offsets, fill_plain, fill_transactions
 
 from moldau import __version__
 from moldau.testing import Broker

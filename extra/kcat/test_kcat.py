@@ -52,7 +52,7 @@ def read(broker: Broker, topic: str, *arguments: str, form: str = "%s\n") -> lis
 
 @pytest.mark.proves("A1", "P1", "S9")
 @pytest.mark.parametrize("codec", CODECS)
-def test_lines_go_in_and_come_out_with_each_codec(broker: Broker, topic: str, codec: str) -> None:
+def test_lines_round_trip_with_each_codec(broker: Broker, topic: str, codec: str) -> None:
     lines = [f"line {number} " + "and on " * 50 for number in range(100)]
     kcat(broker, "-P", "-t", topic, "-z", codec, said="\n".join(lines))
     assert read(broker, topic) == lines
@@ -61,20 +61,20 @@ def test_lines_go_in_and_come_out_with_each_codec(broker: Broker, topic: str, co
 
 
 @pytest.mark.proves("A1")
-def test_keys_and_headers_come_along(broker: Broker, topic: str) -> None:
+def test_keys_and_headers_round_trip(broker: Broker, topic: str) -> None:
     kcat(broker, "-P", "-t", topic, "-K", ":", "-H", "source=test", "-H", "empty=", said="a:1\nb:2\n")
     assert read(broker, topic, form=FORMAT) == ["0|a|1|source=test,empty=", "1|b|2|source=test,empty="]
 
 
 @pytest.mark.proves("A1")
-def test_an_empty_value_can_be_a_tombstone(broker: Broker, topic: str) -> None:
+def test_empty_value_can_be_a_tombstone(broker: Broker, topic: str) -> None:
     kcat(broker, "-P", "-t", topic, "-K", ":", "-Z", said="gone:\n")
     (record,) = [json.loads(line) for line in kcat(broker, "-C", "-e", "-q", "-J", "-t", topic).splitlines()]
     assert (record["key"], record["payload"]) == ("gone", None)
 
 
 @pytest.mark.proves("C1")
-def test_reading_begins_where_it_is_told(broker: Broker, topic: str) -> None:
+def test_consume_starts_at_the_given_offset(broker: Broker, topic: str) -> None:
     kcat(broker, "-P", "-t", topic, said="\n".join(map(str, range(10))))
     everything = [str(number) for number in range(10)]
     assert read(broker, topic, "-o", "beginning") == everything
@@ -85,7 +85,7 @@ def test_reading_begins_where_it_is_told(broker: Broker, topic: str) -> None:
 
 
 @pytest.mark.proves("C1")
-def test_reading_begins_and_ends_at_a_time(broker: Broker, topic: str) -> None:
+def test_consume_starts_and_ends_at_a_timestamp(broker: Broker, topic: str) -> None:
     kcat(broker, "-P", "-t", topic, said="\n".join(map(str, range(5))))
     times = [int(line) for line in read(broker, topic, form="%T\n")]
     assert sorted(times) == times
@@ -97,7 +97,7 @@ def test_reading_begins_and_ends_at_a_time(broker: Broker, topic: str) -> None:
 
 
 @pytest.mark.proves("A1")
-def test_the_cluster_is_listed(broker: Broker, topic: str) -> None:
+def test_cluster_is_listed(broker: Broker, topic: str) -> None:
     listed: Any = json.loads(kcat(broker, "-L", "-J"))
     assert [each["name"] for each in listed["brokers"]] == [broker.bootstrap_servers]
     (row,) = [each for each in listed["topics"] if each["topic"] == topic]
@@ -106,7 +106,7 @@ def test_the_cluster_is_listed(broker: Broker, topic: str) -> None:
 
 
 @pytest.mark.proves("P2")
-def test_an_idempotent_producer_is_served(broker: Broker, topic: str) -> None:
+def test_idempotent_producer_is_served(broker: Broker, topic: str) -> None:
     lines = [str(number) for number in range(2000)]
     kcat(broker, "-P", "-t", topic, "-X", "enable.idempotence=true", "-X", "acks=all", said="\n".join(lines))
     assert read(broker, topic) == lines
@@ -114,7 +114,7 @@ def test_an_idempotent_producer_is_served(broker: Broker, topic: str) -> None:
 
 @pytest.mark.proves("P1")
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
-def test_each_level_of_acknowledgement_is_served(broker: Broker, topic: str, acks: str) -> None:
+def test_every_acks_level_is_served(broker: Broker, topic: str, acks: str) -> None:
     kcat(broker, "-P", "-t", topic, "-X", f"acks={acks}", said="one\ntwo\n")
     assert read(broker, topic) == ["one", "two"]
 
@@ -127,6 +127,6 @@ def test_both_isolation_levels_are_served(broker: Broker, topic: str, isolation:
 
 
 @pytest.mark.proves("T1")
-def test_a_topic_is_created_by_writing_to_it(broker: Broker) -> None:
+def test_topic_is_auto_created_by_kcat(broker: Broker) -> None:
     kcat(broker, "-P", "-t", "by-writing", said="first\n")
     assert read(broker, "by-writing") == ["first"]

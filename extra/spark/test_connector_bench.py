@@ -15,7 +15,7 @@ from moldau_dev.bench.spark.suite import spark_verdicts
 FEW = Records(2_000, 100, 100)
 
 
-def test_reads_and_writes_are_measured_beside_what_spark_does_itself(spark: Any, tmp_path: Path) -> None:
+def test_reads_and_writes_are_measured_against_spark(spark: Any, tmp_path: Path) -> None:
     with own_broker(tmp_path) as cluster, Generator() as generator:
         bench = Bench(cluster, generator, tmp_path, connections=1, rounds=1, tell=lambda _: None)
         with filled(bench, FEW) as topic:

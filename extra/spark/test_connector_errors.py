@@ -124,7 +124,9 @@ def complaints(attempt: Any) -> dict[str, str | None]:
 
 
 @pytest.mark.parametrize("name", WRONG_IN_A_BATCH)
-def test_both_refuse_in_a_batch(spark: Any, moldau_broker: Broker, filled: str, name: str) -> None:
+def test_both_connectors_reject_invalid_batch_options(
+    spark: Any, moldau_broker: Broker, filled: str, name: str
+) -> None:
     options = of(filled, WRONG_IN_A_BATCH[name])
     said = complaints(lambda form: table(spark, form, moldau_broker, options))
     assert said[OFFICIAL], "the other does not refuse this"
@@ -132,7 +134,9 @@ def test_both_refuse_in_a_batch(spark: Any, moldau_broker: Broker, filled: str, 
 
 
 @pytest.mark.parametrize("name", WRONG_IN_A_STREAM)
-def test_both_refuse_in_a_stream(spark: Any, moldau_broker: Broker, filled: str, tmp_path: Path, name: str) -> None:
+def test_both_connectors_reject_invalid_stream_options(
+    spark: Any, moldau_broker: Broker, filled: str, tmp_path: Path, name: str
+) -> None:
     options = of(filled, WRONG_IN_A_STREAM[name])
 
     def run(form: str) -> None:
@@ -145,14 +149,14 @@ def test_both_refuse_in_a_stream(spark: Any, moldau_broker: Broker, filled: str,
 
 
 @pytest.mark.parametrize("name", ONLY_OURS_REFUSES)
-def test_ours_is_stricter_on_purpose(spark: Any, moldau_broker: Broker, filled: str, name: str) -> None:
+def test_moldau_alone_rejects_unknown_options(spark: Any, moldau_broker: Broker, filled: str, name: str) -> None:
     options = of(filled, ONLY_OURS_REFUSES[name])
     said = complaints(lambda form: table(spark, form, moldau_broker, options))
     assert said[OFFICIAL] is None, "the other refuses it too: this belongs to the others"
     assert said[OURS]
 
 
-def test_an_end_time_in_a_stream_is_refused_by_ours_alone(
+def test_moldau_alone_rejects_an_end_time_in_a_stream(
     spark: Any, moldau_broker: Broker, filled: str, tmp_path: Path
 ) -> None:
     options = {"subscribe": filled, "startingOffsets": "earliest", "endingTimestamp": 1}
@@ -167,7 +171,7 @@ def test_an_end_time_in_a_stream_is_refused_by_ours_alone(
 
 
 @pytest.mark.parametrize("name", WRONG_ROWS)
-def test_both_refuse_such_rows(spark: Any, moldau_broker: Broker, filled: str, name: str) -> None:
+def test_both_connectors_reject_invalid_rows(spark: Any, moldau_broker: Broker, filled: str, name: str) -> None:
     options = {**SLOW, "topic": None if "topic" in WRONG_ROWS[name] else filled}
     frame = spark.sql(WRONG_ROWS[name])
     said = complaints(lambda form: with_options(frame.write, form, moldau_broker, options).mode("append").save())
@@ -176,7 +180,9 @@ def test_both_refuse_such_rows(spark: Any, moldau_broker: Broker, filled: str, n
 
 
 @pytest.mark.parametrize("name", WRONG_WRITES)
-def test_both_refuse_such_writes(spark: Any, moldau_broker: Broker, filled: str, name: str) -> None:
+def test_both_connectors_reject_invalid_write_options(
+    spark: Any, moldau_broker: Broker, filled: str, name: str
+) -> None:
     options = {**SLOW, "topic": filled, **WRONG_WRITES[name]}
     frame = spark.sql("select 'x' as value")
     said = complaints(lambda form: with_options(frame.write, form, moldau_broker, options).mode("append").save())
@@ -185,7 +191,7 @@ def test_both_refuse_such_writes(spark: Any, moldau_broker: Broker, filled: str,
 
 
 @pytest.mark.parametrize("mode", ["overwrite", "ignore"])
-def test_a_topic_cannot_be_overwritten(spark: Any, moldau_broker: Broker, filled: str, mode: str) -> None:
+def test_both_connectors_reject_other_save_modes(spark: Any, moldau_broker: Broker, filled: str, mode: str) -> None:
     frame = spark.sql("select 'x' as value")
     said = complaints(lambda form: with_options(frame.write, form, moldau_broker, {"topic": filled}).mode(mode).save())
     assert said[OFFICIAL], "the other does not refuse this"

@@ -12,7 +12,7 @@ from moldau_dev.spark import printed_by, read_committed
 EXAMPLES: Final = Path(__file__).resolve().parents[2] / "examples"
 
 
-def test_purchases_are_the_same_by_both_connectors(
+def test_both_connectors_write_the_same_purchases(
     spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     del spark

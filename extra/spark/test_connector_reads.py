@@ -101,7 +101,7 @@ def test_both_connectors_have_the_same_columns(spark: Any, moldau_broker: Broker
         assert ours == official
 
 
-def test_a_pattern_finds_no_topic_of_the_cluster_itself(spark: Any, moldau_broker: Broker, scene: Scene) -> None:
+def test_pattern_matches_no_internal_topic(spark: Any, moldau_broker: Broker, scene: Scene) -> None:
     """Transactions and groups have topics of their own, which a pattern for everything does not mean."""
     del scene
     official, ours = (
@@ -111,9 +111,7 @@ def test_a_pattern_finds_no_topic_of_the_cluster_itself(spark: Any, moldau_broke
     assert official == ours == 0
 
 
-def test_a_topic_of_the_cluster_itself_is_read_by_its_name_with_ours_alone(
-    spark: Any, moldau_broker: Broker, scene: Scene
-) -> None:
+def test_moldau_alone_reads_internal_topics_by_name(spark: Any, moldau_broker: Broker, scene: Scene) -> None:
     del scene  # its transactions have left records there
     official, ours = (
         with_options(spark.read, form, moldau_broker, {"subscribe": "__transaction_state"}).load().count()
@@ -124,7 +122,7 @@ def test_a_topic_of_the_cluster_itself_is_read_by_its_name_with_ours_alone(
 
 
 @pytest.mark.parametrize("pattern", ["few", "scene-.*-few", "scene"])
-def test_a_pattern_means_the_same_topics(spark: Any, moldau_broker: Broker, scene: Scene, pattern: str) -> None:
+def test_pattern_matches_the_same_topics(spark: Any, moldau_broker: Broker, scene: Scene, pattern: str) -> None:
     del scene
     official, ours = (
         {

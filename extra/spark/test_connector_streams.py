@@ -33,7 +33,7 @@ def ends(offsets: list[str]) -> list[Any]:
     ],
     ids=["whole", "limited", "in-pieces", "from-a-time"],
 )
-def test_a_stream_has_the_same_batches_and_rows(
+def test_streams_have_the_same_batches_and_rows(
     spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path, options: dict[str, object]
 ) -> None:
     produce_numbers(moldau_broker, topic, COUNT)
@@ -46,7 +46,7 @@ def test_a_stream_has_the_same_batches_and_rows(
     assert ends(ours.stored_offsets) == ends(official.stored_offsets)
 
 
-def test_a_rest_that_is_smaller_than_the_least_is_read_by_ours_and_left_by_the_other(
+def test_moldau_alone_reads_a_rest_below_min_offsets(
     spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     """An AvailableNow run is to read what is there; until then the batches are the same."""
@@ -63,7 +63,7 @@ def test_a_rest_that_is_smaller_than_the_least_is_read_by_ours_and_left_by_the_o
 
 
 @pytest.mark.parametrize("form", BOTH)
-def test_a_stream_starts_at_the_latest_unless_told(
+def test_stream_starts_at_latest_by_default(
     spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path, form: str
 ) -> None:
     produce_numbers(moldau_broker, topic, 10)
@@ -76,7 +76,7 @@ def test_a_stream_starts_at_the_latest_unless_told(
 
 @pytest.mark.proves("D1")
 @pytest.mark.parametrize(("first", "second"), [(OFFICIAL, OURS), (OURS, OFFICIAL)], ids=["to-ours", "and-back"])
-def test_one_connector_goes_on_from_the_checkpoint_of_the_other(
+def test_connector_resumes_from_the_checkpoint_of_the_other(
     spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path, first: str, second: str
 ) -> None:
     options = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": 70}
@@ -93,7 +93,7 @@ def test_one_connector_goes_on_from_the_checkpoint_of_the_other(
 
 @pytest.mark.parametrize("fails_in", [0, 2])
 @pytest.mark.parametrize(("first", "second"), [(OFFICIAL, OURS), (OURS, OFFICIAL)], ids=["to-ours", "and-back"])
-def test_a_batch_that_one_connector_left_undone_is_done_by_the_other(
+def test_uncommitted_batch_is_rerun_by_the_other_connector(
     spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path, first: str, second: str, fails_in: int
 ) -> None:
     """With its own offsets, though more has come since."""
@@ -146,14 +146,14 @@ def fails_and_goes_on(spark: Any, broker: Broker, topic: str, checkpoint: Path, 
 
 
 @pytest.mark.parametrize("forms", [(OFFICIAL, OFFICIAL), (OURS, OURS), (OFFICIAL, OURS)])
-def test_a_stream_from_the_latest_that_failed_in_its_first_batch_goes_on(
+def test_stream_from_latest_resumes_when_its_first_batch_failed(
     spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path, forms: tuple[str, str]
 ) -> None:
     """What came after the failure is read, though "latest" is another place by then."""
     assert fails_and_goes_on(spark, moldau_broker, topic, tmp_path, forms) == list(range(10, 20))
 
 
-def test_the_other_does_not_know_where_a_first_batch_of_ours_began(
+def test_spark_connector_lacks_the_start_of_our_first_batch(
     spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     """It keeps that in a file of its own beside the offsets, which a source in Python has no way to write."""

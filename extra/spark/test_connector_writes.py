@@ -53,7 +53,7 @@ def test_both_connectors_write_the_same_records(spark: Any, moldau_broker: Broke
 
 
 @pytest.mark.parametrize("form", BOTH)
-def test_the_option_beats_the_column(spark: Any, moldau_broker: Broker, form: str) -> None:
+def test_topic_option_overrides_the_column(spark: Any, moldau_broker: Broker, form: str) -> None:
     by_column, by_option = fresh(moldau_broker), fresh(moldau_broker)
     frame = spark.createDataFrame([(by_column, b"1")], "topic string, value binary")
     save(frame, form, moldau_broker)
@@ -62,7 +62,7 @@ def test_the_option_beats_the_column(spark: Any, moldau_broker: Broker, form: st
 
 
 @pytest.mark.parametrize("form", BOTH)
-def test_columns_that_mean_nothing_are_left_aside(spark: Any, moldau_broker: Broker, form: str) -> None:
+def test_unknown_columns_are_ignored(spark: Any, moldau_broker: Broker, form: str) -> None:
     """A frame that was read, with its offsets and times, is written as it is."""
     first, second = fresh(moldau_broker), fresh(moldau_broker)
     save(spark.createDataFrame(ROWS, COLUMNS), OFFICIAL, moldau_broker, topic=first)
@@ -73,7 +73,7 @@ def test_columns_that_mean_nothing_are_left_aside(spark: Any, moldau_broker: Bro
     )
 
 
-def test_times_are_those_of_the_writing_in_both(spark: Any, moldau_broker: Broker) -> None:
+def test_both_connectors_write_the_current_time_by_default(spark: Any, moldau_broker: Broker) -> None:
     """A column `timestamp` is written by neither, unless ours is asked to."""
     frame = spark.sql("select 'x' as value, timestamp_millis(1000) as timestamp")
     old = {}
@@ -87,7 +87,7 @@ def test_times_are_those_of_the_writing_in_both(spark: Any, moldau_broker: Broke
 
 @pytest.mark.proves("D2")
 @pytest.mark.parametrize("form", BOTH)
-def test_a_stream_is_written(spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path, form: str) -> None:
+def test_stream_is_written(spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path, form: str) -> None:
     target = fresh(moldau_broker)
     produce_numbers(moldau_broker, topic, 100)
     reading = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": 30}
@@ -98,7 +98,7 @@ def test_a_stream_is_written(spark: Any, moldau_broker: Broker, topic: str, tmp_
     assert sorted(int(row[2]) for row in rows) == list(range(100))
 
 
-def test_rows_of_either_are_read_by_the_other(spark: Any, moldau_broker: Broker) -> None:
+def test_rows_of_each_connector_are_read_by_the_other(spark: Any, moldau_broker: Broker) -> None:
     topic = fresh(moldau_broker)
     for form in BOTH:
         save(spark.range(50).selectExpr("cast(id as string) as value"), form, moldau_broker, topic=topic)
@@ -107,7 +107,7 @@ def test_rows_of_either_are_read_by_the_other(spark: Any, moldau_broker: Broker)
     assert ours == official
 
 
-def test_a_batch_write_must_say_append_with_ours(spark: Any, moldau_broker: Broker) -> None:
+def test_batch_write_of_moldau_requires_append_mode(spark: Any, moldau_broker: Broker) -> None:
     """Spark's default is to fail where there is something already, and sources in Python cannot take it otherwise."""
     frame, topic = spark.sql("select 'x' as value"), fresh(moldau_broker)
     with_options(frame.write, OFFICIAL, moldau_broker, {"topic": topic}).save()
@@ -116,7 +116,7 @@ def test_a_batch_write_must_say_append_with_ours(spark: Any, moldau_broker: Brok
     assert len(written(spark, moldau_broker, topic)) == 1
 
 
-def test_only_the_other_writes_updates_without_a_hand(
+def test_only_the_spark_connector_writes_update_mode(
     spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     """A sink in Python cannot say that it takes updates; `foreachBatch` does it, as the guide shows."""

@@ -52,7 +52,7 @@ def fill(broker: Broker, topic: str) -> None:
 
 @pytest.mark.proves("D5")
 @pytest.mark.timeout(1800)
-def test_transform_does_the_same_on_a_cluster(
+def test_transform_gives_the_same_results_on_a_cluster(
     moldau_broker: Broker, topic: str, cluster: Standalone, tmp_path: Path
 ) -> None:
     fill(moldau_broker, topic)
@@ -77,7 +77,9 @@ def event(number: int) -> bytes:
 
 @pytest.mark.proves("D5")
 @pytest.mark.timeout(1800)
-def test_activity_does_the_same_on_a_cluster(moldau_broker: Broker, cluster: Standalone, tmp_path: Path) -> None:
+def test_activity_gives_the_same_results_on_a_cluster(
+    moldau_broker: Broker, cluster: Standalone, tmp_path: Path
+) -> None:
     """State, watermarks, two sinks and a report, all of it on other machines' terms."""
     topic = moldau_broker.create_topic("raw-events", partitions=2, **{"retention.ms": "-1"})
     producer = Producer({"bootstrap.servers": moldau_broker.bootstrap_servers})
@@ -100,7 +102,7 @@ def test_activity_does_the_same_on_a_cluster(moldau_broker: Broker, cluster: Sta
 
 @pytest.mark.proves("D5")
 @pytest.mark.timeout(1800)
-def test_archive_does_the_same_on_a_cluster(
+def test_archive_gives_the_same_results_on_a_cluster(
     moldau_broker: Broker, topic: str, cluster: Standalone, tmp_path: Path
 ) -> None:
     """Executors write the files by themselves, to a folder that all of them share."""

@@ -56,7 +56,7 @@ def poll(consumer: library.Consumer) -> Any:
 
 @pytest.mark.proves("C1")
 @pytest.mark.parametrize("consumer", [LONG_POLL_MS], indirect=True)
-def test_a_waiting_consumer_gets_a_record_in_milliseconds(
+def test_waiting_consumer_gets_a_record_within_milliseconds(
     broker: Broker, consumer: library.Consumer, topic: str
 ) -> None:
     producer = library.Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0})
@@ -74,7 +74,7 @@ def test_a_waiting_consumer_gets_a_record_in_milliseconds(
 
 
 @pytest.mark.proves("C1")
-def test_several_topics_come_in_one_stream(consumer: library.Consumer, confluent: ConfluentKafka, topic: str) -> None:
+def test_consumer_reads_several_topics(consumer: library.Consumer, confluent: ConfluentKafka, topic: str) -> None:
     names = [f"{topic}-{number}" for number in range(8)]
     for name in names:
         confluent.create_topic(name, partitions=3)
@@ -87,7 +87,9 @@ def test_several_topics_come_in_one_stream(consumer: library.Consumer, confluent
 
 
 @pytest.mark.proves("C1")
-def test_a_partition_joins_and_leaves_an_assignment(consumer: library.Consumer, confluent: ConfluentKafka) -> None:
+def test_partition_is_added_to_and_removed_from_an_assignment(
+    consumer: library.Consumer, confluent: ConfluentKafka
+) -> None:
     confluent.create_topic("assignments", partitions=2)
     consumer.assign([library.TopicPartition("assignments", 0, 0)])
     confluent.produce("assignments", [Sent(b"first")])
@@ -111,7 +113,7 @@ def test_offset_out_of_range_resets_to_the_beginning(
     assert poll(consumer).offset() == 3
 
 
-def test_relative_and_logical_offsets_are_found(
+def test_relative_and_logical_offsets_are_resolved(
     consumer: library.Consumer, confluent: ConfluentKafka, topic: str
 ) -> None:
     confluent.produce(topic, [Sent(b"%d" % number) for number in range(10)])
@@ -124,7 +126,7 @@ def test_relative_and_logical_offsets_are_found(
     assert poll(consumer).value() == b"new"
 
 
-def test_the_newest_record_is_found_by_its_timestamp(
+def test_newest_record_is_found_by_its_timestamp(
     admin_client: admin.AdminClient, confluent: ConfluentKafka, topic: str
 ) -> None:
     times_ms = [1_700_000_000_000, 1_700_000_009_000, 1_700_000_005_000]
@@ -140,7 +142,7 @@ def test_the_newest_record_is_found_by_its_timestamp(
         assert (found.offset, found.timestamp) == expected
 
 
-def test_a_header_may_be_null(confluent: ConfluentKafka, topic: str) -> None:
+def test_header_value_may_be_null(confluent: ConfluentKafka, topic: str) -> None:
     headers = (("null", None), ("empty", b""), ("", b"nameless"))
     confluent.produce(topic, [Sent(b"", headers=headers)])
     assert confluent.consume(topic, 1)[0].headers == headers
@@ -193,7 +195,7 @@ def topic_change(topic: str, name: str, value: str | None, how: admin.AlterConfi
 
 
 @pytest.mark.proves("T1")
-def test_configs_are_set_appended_to_subtracted_from_and_deleted(
+def test_configs_are_set_appended_subtracted_and_deleted(
     admin_client: admin.AdminClient, confluent: ConfluentKafka, topic: str
 ) -> None:
     steps: list[tuple[admin.AlterConfigOpType, str | None, str]] = [
@@ -227,7 +229,7 @@ def test_config_has_its_source(admin_client: admin.AdminClient, confluent: Confl
     assert "log.retention.ms" in described["retention.ms"].synonyms or described["retention.ms"].synonyms
 
 
-def test_the_broker_s_own_configs_are_described_and_changed(
+def test_broker_configs_are_described_and_altered(
     admin_client: admin.AdminClient, confluent: ConfluentKafka, topic: str
 ) -> None:
     broker_id = str(confluent.cluster().controller_id)
@@ -264,7 +266,7 @@ def test_replicas_are_assigned_manually(
     assert refused.value.code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
-def test_a_topic_is_described_with_its_id(admin_client: admin.AdminClient, topic: str) -> None:
+def test_topic_is_described_with_its_id(admin_client: admin.AdminClient, topic: str) -> None:
     names = library.TopicCollection([topic])
     described: Any = admin_client.describe_topics(names)[topic].result(WAIT_S)
     assert described.topic_id.get_most_significant_bits() != 0

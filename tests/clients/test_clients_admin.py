@@ -9,7 +9,7 @@ from moldau.testing import Broker
 
 
 @pytest.mark.proves("T1", "A1")
-def test_a_topic_is_created_listed_and_deleted(client: KafkaClient, topic_name: str) -> None:
+def test_topic_is_created_listed_and_deleted(client: KafkaClient, topic_name: str) -> None:
     client.create_topic(topic_name, partitions=3)
     assert topic_name in client.topics()
     assert client.partition_count(topic_name) == 3
@@ -18,7 +18,7 @@ def test_a_topic_is_created_listed_and_deleted(client: KafkaClient, topic_name: 
 
 
 @pytest.mark.proves("T1")
-def test_a_deleted_topic_comes_back_empty(client: KafkaClient, topic: str) -> None:
+def test_recreated_topic_is_empty(client: KafkaClient, topic: str) -> None:
     client.produce(topic, [Sent(b"old")] * 5)
     client.delete_topic(topic)
     client.create_topic(topic, partitions=2)
@@ -28,7 +28,7 @@ def test_a_deleted_topic_comes_back_empty(client: KafkaClient, topic: str) -> No
 
 
 @pytest.mark.proves("T1")
-def test_a_topic_s_configs_are_described_and_altered(client: KafkaClient, topic_name: str) -> None:
+def test_topic_configs_are_described_and_altered(client: KafkaClient, topic_name: str) -> None:
     client.create_topic(topic_name, config={"retention.ms": "3600000", "cleanup.policy": "delete"})
     config = client.config(topic_name)
     assert config["retention.ms"] == "3600000"
@@ -40,7 +40,7 @@ def test_a_topic_s_configs_are_described_and_altered(client: KafkaClient, topic_
 
 
 @pytest.mark.proves("T1")
-def test_a_changed_config_takes_effect_at_once(client: KafkaClient, topic: str) -> None:
+def test_altered_config_takes_effect_at_once(client: KafkaClient, topic: str) -> None:
     client.alter_config(topic, {"max.message.bytes": "1000"})
     with pytest.raises(Rejected) as refused:
         client.produce(topic, [Sent(bytes(2000))])
@@ -50,7 +50,7 @@ def test_a_changed_config_takes_effect_at_once(client: KafkaClient, topic: str) 
 
 
 @pytest.mark.proves("T1")
-def test_a_topic_grows(client: KafkaClient, topic: str) -> None:
+def test_partitions_are_added_to_a_topic(client: KafkaClient, topic: str) -> None:
     client.create_partitions(topic, 4)
     assert client.partition_count(topic) == 4
     client.produce(topic, [Sent(b"to the new one", partition=3)])

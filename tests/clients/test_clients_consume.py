@@ -33,7 +33,7 @@ def test_consumer_starts_at_any_offset(client: KafkaClient, filled: str, isolati
 
 
 @pytest.mark.proves("C1", "S3")
-def test_an_offset_is_found_by_its_time(client: KafkaClient, filled: str) -> None:
+def test_offset_is_found_by_timestamp(client: KafkaClient, filled: str) -> None:
     assert client.offset_at(filled, 0) == 0
     assert client.offset_at(filled, START_MS) == 0
     assert client.offset_at(filled, START_MS + 1) == 1
@@ -51,7 +51,7 @@ def test_watermarks_are_the_start_and_end_of_a_partition(client: KafkaClient, fi
 
 
 @pytest.mark.proves("C1")
-def test_an_empty_partition_begins_and_ends_at_zero(client: KafkaClient, topic: str) -> None:
+def test_watermarks_of_an_empty_partition_are_zero(client: KafkaClient, topic: str) -> None:
     assert client.watermarks(topic) == (0, 0)
     assert client.offset_at(topic, START_MS) is None
 

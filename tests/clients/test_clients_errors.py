@@ -10,7 +10,7 @@ def code_of(refused: pytest.ExceptionInfo[Rejected]) -> ErrorCode:
     return ErrorCode(refused.value.code)
 
 
-def test_a_topic_is_not_created_twice(client: KafkaClient, topic: str) -> None:
+def test_existing_topic_is_not_created_again(client: KafkaClient, topic: str) -> None:
     with pytest.raises(Rejected) as refused:
         client.create_topic(topic)
     assert code_of(refused) is ErrorCode.TOPIC_ALREADY_EXISTS
@@ -29,7 +29,7 @@ def test_metadata_topic_is_not_created_by_clients(client: KafkaClient) -> None:
     assert code_of(refused) is ErrorCode.INVALID_REQUEST
 
 
-def test_names_that_differ_in_dots_and_underscores_only_collide(client: KafkaClient, topic_name: str) -> None:
+def test_topic_names_that_collide_in_metrics_are_rejected(client: KafkaClient, topic_name: str) -> None:
     client.create_topic(f"{topic_name}.a")
     with pytest.raises(Rejected) as refused:
         client.create_topic(f"{topic_name}_a")
@@ -37,7 +37,7 @@ def test_names_that_differ_in_dots_and_underscores_only_collide(client: KafkaCli
 
 
 @pytest.mark.parametrize("partitions", [0, -2])
-def test_a_topic_has_partitions(client: KafkaClient, topic_name: str, partitions: int) -> None:
+def test_topic_needs_at_least_one_partition(client: KafkaClient, topic_name: str, partitions: int) -> None:
     if partitions < 0 and client.name == "confluent-kafka":
         pytest.skip("librdkafka refuses this by itself")
     with pytest.raises(Rejected) as refused:
@@ -59,7 +59,7 @@ def test_invalid_config_is_rejected(client: KafkaClient, topic: str, name: str, 
     assert client.config(topic)["retention.ms"] == "604800000"
 
 
-def test_a_topic_does_not_shrink(client: KafkaClient, topic_name: str) -> None:
+def test_partition_count_cannot_decrease(client: KafkaClient, topic_name: str) -> None:
     client.create_topic(topic_name, partitions=3)
     for total in (3, 2):
         with pytest.raises(Rejected) as refused:
@@ -86,7 +86,7 @@ def test_records_beyond_the_end_cannot_be_deleted(client: KafkaClient, topic: st
     assert code_of(refused) is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_a_message_above_the_topic_s_limit_is_too_large(client: KafkaClient, topic_name: str) -> None:
+def test_message_above_the_topic_limit_is_too_large(client: KafkaClient, topic_name: str) -> None:
     client.create_topic(topic_name, config={"max.message.bytes": "10000"})
     with pytest.raises(Rejected) as refused:
         client.produce(topic_name, [Sent(bytes(20_000))])
@@ -94,7 +94,7 @@ def test_a_message_above_the_topic_s_limit_is_too_large(client: KafkaClient, top
     assert client.produce(topic_name, [Sent(bytes(20_000))], compression="gzip") == [0]
 
 
-def test_a_message_above_the_broker_s_limit_is_too_large(client: KafkaClient, topic: str) -> None:
+def test_message_above_the_broker_limit_is_too_large(client: KafkaClient, topic: str) -> None:
     with pytest.raises(Rejected) as refused:
         client.produce(topic, [Sent(bytes(3 * 2**20))], request_bytes_max=2**22)
     assert code_of(refused) is ErrorCode.MESSAGE_TOO_LARGE

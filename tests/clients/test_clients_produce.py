@@ -48,7 +48,7 @@ def test_records_round_trip_with_each_compression(
 
 @pytest.mark.proves("P1")
 @pytest.mark.parametrize("acks", [0, 1, "all"])
-def test_every_level_of_acknowledgement_appends_the_records(client: KafkaClient, topic: str, acks: Acks) -> None:
+def test_records_are_appended_with_every_acks(client: KafkaClient, topic: str, acks: Acks) -> None:
     records = [Sent(b"%d" % number) for number in range(20)]
     offsets = client.produce(topic, records, acks=acks)
     assert [record.value for record in client.consume(topic, 20)] == [record.value for record in records]
@@ -58,7 +58,7 @@ def test_every_level_of_acknowledgement_appends_the_records(client: KafkaClient,
 
 @pytest.mark.proves("P2")
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_an_idempotent_producer_numbers_its_batches(
+def test_idempotent_producer_numbers_its_batches(
     client: KafkaClient, topic: str, compression: str, segment: Path
 ) -> None:
     records = [Sent(b"%d" % number) for number in range(500)]
@@ -69,7 +69,7 @@ def test_an_idempotent_producer_numbers_its_batches(
 
 
 @pytest.mark.proves("P1")
-def test_a_record_of_a_mebibyte_goes_through(client: KafkaClient, topic_name: str) -> None:
+def test_record_of_one_mebibyte_round_trips(client: KafkaClient, topic_name: str) -> None:
     client.create_topic(topic_name, config={"max.message.bytes": str(2**21)})
     record = Sent(bytes(range(256)) * 4096, key=b"big")
     assert client.produce(topic_name, [record], request_bytes_max=2**21) == [0]

@@ -26,5 +26,5 @@ def cluster() -> Iterator[Cluster]:
 @pytest.mark.proves("H9")
 @pytest.mark.parametrize("probe", ["own", "librdkafka"])
 @pytest.mark.parametrize("victim", LOST, ids=lambda each: each.name.lower())
-def test_the_loss_of_a_broker_a_day_leaves_four_nines(cluster: Cluster, victim: Victim, probe: str) -> None:
+def test_loss_of_a_broker_leaves_four_nines_of_availability(cluster: Cluster, victim: Victim, probe: str) -> None:
     assert measure(cluster, victim, probe) < DAY_S * (1 - AVAILABLE)

@@ -92,7 +92,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.mark.proves("H3", "H2", "H5")
 @pytest.mark.timeout(120 + 60 * ROUNDS)
-def test_nothing_is_lost_when_leader_controller_or_follower_is_killed(cluster: Cluster, tmp_path: Path) -> None:
+def test_killed_leader_controller_or_follower_loses_no_record(cluster: Cluster, tmp_path: Path) -> None:
     chance = random.Random(0)
     with Load(cluster, tmp_path) as running:
         for _ in range(ROUNDS):
@@ -107,7 +107,7 @@ def test_nothing_is_lost_when_leader_controller_or_follower_is_killed(cluster: C
 
 @pytest.mark.proves("H3")
 @pytest.mark.timeout(120 + 60 * ROUNDS)
-def test_nothing_is_lost_when_all_brokers_are_killed_at_once(cluster: Cluster, tmp_path: Path) -> None:
+def test_killed_cluster_loses_no_record(cluster: Cluster, tmp_path: Path) -> None:
     with Load(cluster, tmp_path) as running:
         for _ in range(ROUNDS):
             cluster.kill(*cluster.nodes)

@@ -87,7 +87,7 @@ def test_group_resumes_where_it_stopped(group_broker: Broker, topic: str, member
 
 @pytest.mark.proves("C2")
 @pytest.mark.proves("C5")
-def test_members_share_and_take_over_from_each_other(group_broker: Broker, topic: str, member: MakeMember) -> None:
+def test_members_share_partitions_and_take_them_over(group_broker: Broker, topic: str, member: MakeMember) -> None:
     everything = set(range(PARTITIONS))
     with member() as first:
         until(lambda: first.owned == everything, "the first has all")
@@ -104,7 +104,7 @@ def test_members_share_and_take_over_from_each_other(group_broker: Broker, topic
 
 
 @pytest.mark.proves("C2")
-def test_several_groups_each_see_everything(group_broker: Broker, topic: str, member: MakeMember) -> None:
+def test_each_group_reads_all_records(group_broker: Broker, topic: str, member: MakeMember) -> None:
     with member("a") as first, member("b") as second, member("c") as third:
         _produce(group_broker, topic, 60)
         for each in (first, second, third):
@@ -113,7 +113,7 @@ def test_several_groups_each_see_everything(group_broker: Broker, topic: str, me
 
 
 @pytest.mark.proves("C5")
-def test_a_static_member_restarts_without_a_rebalance(group_broker: Broker, topic: str, member: MakeMember) -> None:
+def test_static_member_restarts_without_a_rebalance(group_broker: Broker, topic: str, member: MakeMember) -> None:
     with member() as other, member(instance_id="kitchen") as old:
         until(lambda: len(other.owned) == len(old.owned) == PARTITIONS // 2, "both have their half")
         had, revocations = set(old.owned), len(other.revoked)
@@ -148,7 +148,7 @@ def test_new_topics_are_read_by_pattern_subscribers(group_broker: Broker, topic:
 
 
 @pytest.mark.proves("C5")
-def test_a_live_group_changes_its_protocol_member_by_member(group_broker: Broker, topic: str) -> None:
+def test_group_changes_its_protocol_member_by_member(group_broker: Broker, topic: str) -> None:
     servers, everything = group_broker.bootstrap_servers, set(range(PARTITIONS))
     with ConfluentMember(servers, topic, topic, "range") as old:
         until(lambda: old.owned == everything, "the classic member has all")
@@ -166,7 +166,7 @@ def test_a_live_group_changes_its_protocol_member_by_member(group_broker: Broker
 
 
 @pytest.mark.proves("C5")
-def test_a_consumer_joins_cooperative_members_and_outlives_them(group_broker: Broker, topic: str) -> None:
+def test_consumer_joins_and_outlives_cooperative_members(group_broker: Broker, topic: str) -> None:
     servers, everything = group_broker.bootstrap_servers, set(range(PARTITIONS))
     first, second = (ConfluentMember(servers, topic, topic, "cooperative-sticky") for _ in range(2))
     with first:

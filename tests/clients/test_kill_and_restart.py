@@ -138,7 +138,7 @@ def own_broker() -> Iterator[Broker]:
 
 @pytest.mark.timeout(60 + 20 * KILLS)
 @pytest.mark.proves("S8", "P2", "S6")
-def test_nothing_acknowledged_is_lost_or_doubled_by_kills_under_load(own_broker: Broker) -> None:
+def test_kills_under_load_lose_or_duplicate_no_acknowledged_record(own_broker: Broker) -> None:
     chance = random.Random(SEED)
     print(f"seed {SEED}, {KILLS} kills")
     own_broker.create_topic("load", partitions=PARTITIONS)
@@ -156,7 +156,7 @@ def test_nothing_acknowledged_is_lost_or_doubled_by_kills_under_load(own_broker:
 
 
 @pytest.mark.proves("S8")
-def test_a_broker_killed_while_it_starts_starts_the_next_time(own_broker: Broker) -> None:
+def test_broker_killed_during_startup_starts_again(own_broker: Broker) -> None:
     own_broker.create_topic("load", partitions=PARTITIONS)
     client = ConfluentKafka(own_broker.bootstrap_servers)
     client.produce("load", [Sent(b"%d" % n, partition=n % PARTITIONS) for n in range(300)], is_idempotent=True)
@@ -173,7 +173,7 @@ def test_a_broker_killed_while_it_starts_starts_the_next_time(own_broker: Broker
     assert sorted(read_everything(own_broker, "load").values()) == list(range(300))
 
 
-def test_a_clean_restart_keeps_everything_and_scans_nothing(own_broker: Broker) -> None:
+def test_clean_restart_keeps_all_records_and_skips_recovery(own_broker: Broker) -> None:
     own_broker.create_topic("load", partitions=PARTITIONS)
     with Load(own_broker, "load") as load:
         for _ in range(2):
@@ -186,7 +186,7 @@ def test_a_clean_restart_keeps_everything_and_scans_nothing(own_broker: Broker) 
     assert (own_broker.data / ".kafka_cleanshutdown").exists()
 
 
-def test_topics_and_their_configs_survive_a_kill(own_broker: Broker) -> None:
+def test_topics_and_configs_survive_a_kill(own_broker: Broker) -> None:
     client = ConfluentKafka(own_broker.bootstrap_servers)
     client.create_topic("kept", partitions=4, config={"retention.ms": "123456"})
     client.create_topic("gone")

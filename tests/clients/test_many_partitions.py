@@ -57,7 +57,7 @@ def _read_all(broker: Broker, topic: str) -> dict[int | None, list[bytes | None]
     return found
 
 
-def test_4_000_partitions_on_one_broker(tmp_path: Path) -> None:
+def test_broker_with_4000_partitions_is_idle_and_recovers(tmp_path: Path) -> None:
     with Broker(data=tmp_path / "data", settings={"moldau.metrics.listener": ""}) as broker:
         topic = broker.create_topic("many", partitions=PARTITIONS)
         _produce_to_all(broker, topic)

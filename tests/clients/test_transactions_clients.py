@@ -128,7 +128,7 @@ def test_zombie_is_fenced_and_its_records_are_aborted(make: Make, reader: KafkaC
 
 
 @pytest.mark.proves("C6")
-def test_offsets_are_committed_with_the_transaction_or_not_at_all(
+def test_offsets_are_committed_only_with_their_transaction(
     make: Make, broker: Broker, reader: KafkaClient, names: tuple[str, str]
 ) -> None:
     topic, name = names

@@ -214,7 +214,7 @@ def _record(value: bytes) -> NewRecord:
 
 @pytest.mark.proves("P3")
 @pytest.mark.timeout(120 + FRAMES)
-def test_a_delayed_request_never_joins_a_later_transaction() -> None:
+def test_delayed_request_never_joins_a_later_transaction() -> None:
     with Cluster(brokers=3, settings=SETTINGS) as cluster:
         cluster.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
         detour = Detour()

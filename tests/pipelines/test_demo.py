@@ -28,21 +28,21 @@ FOUND = Found(out=5, twice=0, lost=0, strangers=0, dead_letters=3, lake=5)
         ("", 0, 0, 5, 0),
     ],
 )
-def test_ids_are_counted_one_by_one(ids: str, out: int, twice: int, lost: int, strangers: int) -> None:
+def test_event_ids_are_counted(ids: str, out: int, twice: int, lost: int, strangers: int) -> None:
     assert count_ids(ids.split(), MADE) == (out, twice, lost, strangers)
 
 
-def test_more_repetitions_than_fit_into_a_byte_are_counted() -> None:
+def test_more_than_255_duplicates_of_an_id_are_counted() -> None:
     assert count_ids(["1-0"] * 1000, MADE) == (1000, 999, 4, 0)
 
 
 @pytest.mark.parametrize("wrong", ["out", "twice", "lost", "strangers", "dead_letters", "lake"])
-def test_only_what_is_all_right_is_right(wrong: str) -> None:
+def test_result_with_any_wrong_count_fails(wrong: str) -> None:
     assert FOUND.is_right(MADE)
     assert not replace(FOUND, **{wrong: 4}).is_right(MADE)
 
 
-def test_a_batch_that_was_begun_and_not_finished_is_in_the_middle(tmp_path: Path) -> None:
+def test_batch_with_offsets_but_no_commit_is_in_progress(tmp_path: Path) -> None:
     assert batches(tmp_path) == Batches(-1, -1)
     assert transactional_id(tmp_path) is None
     for name in ("offsets", "commits"):
@@ -61,7 +61,7 @@ STARTS = "import subprocess, time\nsubprocess.Popen(['sleep', '600'], process_gr
 
 
 @pytest.mark.parametrize("is_over", [True, False])
-def test_no_child_is_left_nor_what_a_child_has_started(tmp_path: Path, is_over: bool) -> None:
+def test_end_all_leaves_no_child_or_grandchild(tmp_path: Path, is_over: bool) -> None:
     children = Children(tmp_path)
     process = children.start("one", [sys.executable, "-c", STARTS + ("" if is_over else "time.sleep(600)")])
     assert process.stdout is not None
@@ -73,7 +73,7 @@ def test_no_child_is_left_nor_what_a_child_has_started(tmp_path: Path, is_over: 
     assert in_sessions([process.pid]) == []
 
 
-def test_a_kill_leaves_nothing_of_a_process(tmp_path: Path) -> None:
+def test_kill_ends_the_process_group(tmp_path: Path) -> None:
     children = Children(tmp_path)
     process = children.start("one", [sys.executable, "-c", STARTS + "time.sleep(600)"])
     assert process.stdout is not None
@@ -83,7 +83,7 @@ def test_a_kill_leaves_nothing_of_a_process(tmp_path: Path) -> None:
     assert in_sessions([process.pid]) == []
 
 
-def test_a_demo_that_is_interrupted_leaves_no_process_and_no_file(tmp_path: Path) -> None:
+def test_interrupted_demo_leaves_no_process_or_file(tmp_path: Path) -> None:
     paths = {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path)}
     process = subprocess.Popen(
         [sys.executable, "-m", "demo", "--report", str(tmp_path / "report" / "report.html")],

@@ -28,7 +28,7 @@ PROGRESS = Progress(
 
 
 @pytest.mark.proves("D3", part="what the pipeline counts")
-def test_every_part_has_a_name_a_group_and_a_checkpoint_of_its_own() -> None:
+def test_every_part_has_its_own_name_group_and_checkpoint() -> None:
     parts = ACTIVITY.parts()
     assert [each.name for each in parts] == ["a-clean", "a-counts", "a-sessions", "a-load", "a-lake"]
     assert len({ACTIVITY.checkpoint_of(each, "/c") for each in parts}) == len(parts)
@@ -37,7 +37,7 @@ def test_every_part_has_a_name_a_group_and_a_checkpoint_of_its_own() -> None:
 
 @pytest.mark.proves("D3")
 @pytest.mark.parametrize("once", [True, False])
-def test_the_ejected_pipeline_is_plain_pyspark(once: bool) -> None:
+def test_ejected_activity_is_plain_pyspark(once: bool) -> None:
     script = ACTIVITY.script(master=None, checkpoint="/c", once=once)
     imported = {
         alias.name if isinstance(node, ast.Import) else str(node.module)
@@ -55,7 +55,7 @@ def test_the_ejected_pipeline_is_plain_pyspark(once: bool) -> None:
     assert script.count(".trigger(processingTime='1 second')") == (0 if once else 5)
 
 
-def test_an_ejected_pipeline_is_written_to_a_file_and_creates_nothing(moldau_broker: Broker, tmp_path: Path) -> None:
+def test_eject_writes_a_file_and_creates_nothing(moldau_broker: Broker, tmp_path: Path) -> None:
     topic = moldau_broker.create_topic("eject-activity")
     words = ["pipeline", "run", "activity", "-t", topic, "-b", moldau_broker.bootstrap_servers]
     place = tmp_path / "my.py"
@@ -68,7 +68,7 @@ def test_an_ejected_pipeline_is_written_to_a_file_and_creates_nothing(moldau_bro
 
 
 @pytest.mark.parametrize("option", ["--lateness", "--window", "--pause", "--every"])
-def test_what_is_no_span_of_time_is_refused_before_anything_is_created(tmp_path: Path, option: str) -> None:
+def test_invalid_duration_is_rejected_before_anything_is_created(tmp_path: Path, option: str) -> None:
     """Of a pause that it cannot read, Spark makes no sessions, and says nothing."""
     words = ["pipeline", "run", "activity", "-t", "clicks", "-b", "localhost:1", "--folder", str(tmp_path)]
     result = CliRunner().invoke(app, [*words, option, "30 moments"])
@@ -77,7 +77,7 @@ def test_what_is_no_span_of_time_is_refused_before_anything_is_created(tmp_path:
     assert not list(tmp_path.iterdir())
 
 
-def test_short_spans_are_written_out_and_an_every_may_be_no_time(moldau_broker: Broker, tmp_path: Path) -> None:
+def test_short_durations_are_expanded_and_every_may_be_zero(moldau_broker: Broker, tmp_path: Path) -> None:
     topic = moldau_broker.create_topic("activity-spans")
     words = ["pipeline", "run", "activity", "-t", topic, "-b", moldau_broker.bootstrap_servers, "--eject", "-"]
     spans = ["--lateness", "5m", "--window", "10s", "--pause", "1h", "--every", "0 seconds"]
@@ -89,7 +89,7 @@ def test_short_spans_are_written_out_and_an_every_may_be_no_time(moldau_broker: 
 
 
 @pytest.mark.parametrize("read", ["events", "dead-letters"])
-def test_a_pipeline_does_not_read_what_it_writes(moldau_broker: Broker, tmp_path: Path, read: str) -> None:
+def test_activity_rejects_its_own_output_as_input(moldau_broker: Broker, tmp_path: Path, read: str) -> None:
     """Dead letters that are sorted out once more, into the same topics, would be its next raw events."""
     topic = moldau_broker.create_topic(f"activity-circle-{read}.{read}")
     words = ["pipeline", "run", "activity", "-t", topic, "-b", moldau_broker.bootstrap_servers]
@@ -101,7 +101,7 @@ def test_a_pipeline_does_not_read_what_it_writes(moldau_broker: Broker, tmp_path
 
 
 @pytest.mark.proves("D4", part="terminal")
-def test_on_a_terminal_each_part_has_a_line_that_is_written_anew() -> None:
+def test_display_updates_one_line_per_part_on_a_terminal() -> None:
     display = Display(is_json=False)
     clean, lake = (_progress(part) for part in ("clean", "lake"))
     assert display.block(clean, 200) == "\r\x1b[2Kclean    " + clean.line + "\n"
@@ -113,7 +113,7 @@ def test_on_a_terminal_each_part_has_a_line_that_is_written_anew() -> None:
     assert narrow.partition("\n")[0] == f"clean    {clean.line}"[:39]
 
 
-def test_where_there_is_no_terminal_idle_parts_are_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_display_prints_idle_parts_once_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     display = Display(is_json=False)
     for part, rows in [("clean", 5), ("lake", 0), ("lake", 0), ("clean", 0), ("clean", 0), ("lake", 3), ("lake", 0)]:
         display(_progress(part, rows=rows))
@@ -142,7 +142,7 @@ class Query:
 IMPATIENT = "[STREAM_FAILED] Query terminated: Python worker failed to connect back. SQLSTATE: XXKST"
 
 
-def test_a_query_is_started_again_if_spark_was_too_impatient() -> None:
+def test_query_is_restarted_when_a_worker_failed_to_connect() -> None:
     failures = [IMPATIENT, IMPATIENT, None]
     query = PersistentQuery(lambda: Query(failures.pop(0)))
     assert [query.awaitTermination(0.2) for _ in range(3)] == [False, False, True]
@@ -150,7 +150,7 @@ def test_a_query_is_started_again_if_spark_was_too_impatient() -> None:
 
 
 @pytest.mark.parametrize(("failure", "starts"), [("the disk is full", 1), (IMPATIENT, STARTS_MAX)])
-def test_a_query_that_fails_otherwise_or_again_and_again_has_failed(failure: str, starts: int) -> None:
+def test_query_fails_on_other_errors_or_too_many_restarts(failure: str, starts: int) -> None:
     started = 0
 
     def start() -> Query:
@@ -186,7 +186,7 @@ def made(count: int) -> tuple[Any, list[tuple[bytes | None, bytes, int]]]:
     return stream.made, [record for chunk in stream.chunks(count) for record in chunk]
 
 
-def test_a_clickstream_has_as_many_events_as_asked_for_and_counts_what_is_on_top() -> None:
+def test_clickstream_counts_its_events_duplicates_and_broken_records() -> None:
     counted, records = made(20_000)
     assert records == made(20_000)[1]
     good = [(json.loads(value), time_ms) for key, value, time_ms in records if key is not None]
@@ -199,7 +199,7 @@ def test_a_clickstream_has_as_many_events_as_asked_for_and_counts_what_is_on_top
     assert 50 < counted.broken < 150
 
 
-def test_a_clickstream_has_skew_late_events_and_visitors_who_leave() -> None:
+def test_clickstream_has_skew_late_events_and_leaving_visitors() -> None:
     counted, records = made(20_000)
     good = [(json.loads(value), time_ms) for key, value, time_ms in records if key is not None]
     users = Counter(event["user"] for event, _ in good)

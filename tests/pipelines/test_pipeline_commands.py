@@ -29,7 +29,7 @@ def pipeline(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["pipeline", *arguments])
 
 
-def test_jobs_are_listed_and_each_has_its_command() -> None:
+def test_list_shows_every_job_with_help() -> None:
     assert "exactly once" in pipeline("list").stdout
     for job in JOBS:
         if not job.endswith(".py"):
@@ -37,7 +37,7 @@ def test_jobs_are_listed_and_each_has_its_command() -> None:
             assert result.exit_code == 0, result.output
 
 
-def test_nothing_heavy_is_loaded_by_help_or_status() -> None:
+def test_help_and_status_import_no_heavy_package() -> None:
     code = (
         "import sys\nfrom typer.testing import CliRunner\nfrom moldau.cli.main import app\n"
         "for words in (['--help'], ['pipeline', '--help'], ['pipeline', 'run', 'transform', '--help'],\n"
@@ -51,7 +51,7 @@ def test_nothing_heavy_is_loaded_by_help_or_status() -> None:
 
 
 @pytest.mark.proves("D4")
-def test_status_tells_how_a_pipeline_is_doing(root: Path) -> None:
+def test_status_shows_the_progress_of_a_pipeline(root: Path) -> None:
     folder = RunFolder(root, "clicks")
     with folder.held(new_run("transform", {"to": "out"}, "local[*]")):
         folder.note_progress(PROGRESS)
@@ -64,7 +64,7 @@ def test_status_tells_how_a_pipeline_is_doing(root: Path) -> None:
     assert "lag 4" in pipeline("status", "clicks").stdout
 
 
-def test_a_failure_is_shown(root: Path) -> None:
+def test_status_shows_the_error_of_a_failed_pipeline(root: Path) -> None:
     folder = RunFolder(root, "clicks")
     with folder.held(new_run("transform", {}, "local[*]")):
         folder.note_error("there is no such topic\nand more")
@@ -72,26 +72,26 @@ def test_a_failure_is_shown(root: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["status", "stop"])
-def test_a_pipeline_that_is_not_there_is_said_in_one_line(command: str) -> None:
+def test_missing_pipeline_is_one_line(command: str) -> None:
     result = pipeline(command, "nobody")
     assert result.exit_code == 1
     assert result.stderr.startswith("error: there is no pipeline nobody in ")
 
 
-def test_only_what_runs_can_be_stopped(root: Path) -> None:
+def test_stop_rejects_a_pipeline_that_is_not_running(root: Path) -> None:
     with RunFolder(root, "clicks").held(new_run("transform", {}, "local[*]")):
         pass
     result = pipeline("stop", "clicks")
     assert result.stderr == "error: pipeline clicks is not running (done)\n"
 
 
-def test_a_topic_is_not_transformed_into_itself() -> None:
+def test_transform_rejects_its_source_as_target() -> None:
     result = pipeline("run", "transform", "-t", "a", "--to", "a")
     assert result.exit_code == 2
     assert "the job would never end" in result.stderr
 
 
-def test_dead_letters_do_not_go_to_a_topic_that_is_read() -> None:
+def test_dead_letters_to_a_source_topic_are_rejected() -> None:
     """Each would come again, and be refused again."""
     result = pipeline("run", "transform", "-t", "a", "-t", "b", "--to", "c", "--dead-letters", "b")
     assert result.exit_code == 2
@@ -106,7 +106,7 @@ def ejected(broker: Broker, *arguments: str) -> str:
 
 
 @pytest.mark.proves("C4")
-def test_places_are_those_of_consume(moldau_broker: Broker, tmp_path: Path) -> None:
+def test_positions_are_parsed_like_those_of_consume(moldau_broker: Broker, tmp_path: Path) -> None:
     topic = moldau_broker.create_topic("pipeline-places", partitions=2)
     with moldau_broker.client() as client:
         for partition, count in ((0, 10), (1, 4)):

@@ -35,7 +35,7 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_properties_file_is_read_as_java_reads_it(config: Path) -> None:
+def test_properties_file_is_parsed_like_in_java(config: Path) -> None:
     assert properties(FILE, config) == {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "PLAIN",
@@ -49,12 +49,12 @@ def test_a_properties_file_is_read_as_java_reads_it(config: Path) -> None:
         properties("=x", config)
 
 
-def test_a_remark_does_not_swallow_the_line_after_it(config: Path) -> None:
+def test_comment_does_not_continue_on_the_next_line(config: Path) -> None:
     assert properties("  # in C:\\certs\\\nsecurity.protocol=SSL\n", config) == {"security.protocol": "SSL"}
 
 
 @pytest.mark.parametrize("option", ["--command-config", "--sql", "--python", "--step"])
-def test_a_file_that_is_no_text_is_said_in_a_line(tmp_path: Path, option: str) -> None:
+def test_file_that_is_not_utf8_is_one_line(tmp_path: Path, option: str) -> None:
     path = tmp_path / ("of_latin.py" if option == "--python" else "of_latin.sql")
     path.write_bytes("select 'Zürich'".encode("latin-1"))
     result = CliRunner().invoke(app, ["pipeline", "run", "transform", "-t", "a", "--to", "b", option, str(path)])
@@ -63,7 +63,7 @@ def test_a_file_that_is_no_text_is_said_in_a_line(tmp_path: Path, option: str) -
 
 
 @pytest.mark.proves("D3", part="settings of clients")
-def test_options_beat_the_file_and_reach_source_and_sink(config: Path) -> None:
+def test_options_override_the_file_and_reach_source_and_sink(config: Path) -> None:
     connection = Connection(
         bootstrap_servers="there:9093", command_config=config, kafka=["ssl.truststore.type=JKS", "client.id=me"]
     )
@@ -79,7 +79,7 @@ def test_options_beat_the_file_and_reach_source_and_sink(config: Path) -> None:
         connection.plain_servers("archive")
 
 
-def test_an_address_in_the_file_counts_where_none_is_given(tmp_path: Path) -> None:
+def test_bootstrap_servers_of_the_file_are_the_default(tmp_path: Path) -> None:
     path = tmp_path / "client.properties"
     path.write_text("bootstrap.servers=office:9092\n")
     assert Connection(command_config=path).servers == "office:9092"
@@ -91,7 +91,7 @@ def test_an_address_in_the_file_counts_where_none_is_given(tmp_path: Path) -> No
     assert not Connection().is_secured
 
 
-def test_settings_that_cannot_work_are_refused_before_spark_starts(config: Path) -> None:
+def test_invalid_settings_are_rejected_before_spark_starts(config: Path) -> None:
     words = ["pipeline", "run", "transform", "-t", "a", "--to", "b", "--command-config", str(config)]
     store = ["--kafka", "ssl.truststore.location=store.jks", "--kafka", "ssl.truststore.type=JKS"]
     result = CliRunner().invoke(app, [*words, "--kafka", "empty=", *store])
@@ -108,7 +108,7 @@ class Colours:
     back: Annotated[str, typer.Option("--back", help="Behind it.")] = "white"
 
 
-def test_a_group_becomes_its_options() -> None:
+def test_option_group_is_expanded_to_its_options() -> None:
     seen: list[object] = []
 
     @expand_option_groups

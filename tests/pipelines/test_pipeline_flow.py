@@ -34,7 +34,7 @@ SINK = TopicSink(bootstrap_servers="here:9092", topic="out")
 
 
 @pytest.mark.proves("D4")
-def test_progress_counts_rows_and_what_is_left() -> None:
+def test_progress_has_rows_and_lag() -> None:
     progress = progress_of(TOLD, rows_before=1000)
     assert progress.rows_total == 1300
     assert progress.lag == {"clicks-0": 5, "clicks-1": 0, "clicks-2": 4}
@@ -43,7 +43,7 @@ def test_progress_counts_rows_and_what_is_left() -> None:
 
 
 @pytest.mark.proves("D4", part="lag")
-def test_rows_are_those_that_the_query_knows_of_if_spark_counts_something_else() -> None:
+def test_rows_come_from_observed_metrics_if_present() -> None:
     progress = progress_of({**TOLD, "observedMetrics": {"rows": {"rows": 600_000}}}, rows_before=1)
     assert (progress.rows, progress.rows_total, progress.rows_per_s) == (600_000, 600_001, 400_000)
     idle = {**TOLD, "numInputRows": 0, "processedRowsPerSecond": "NaN", "observedMetrics": {"rows": {"rows": None}}}
@@ -51,13 +51,13 @@ def test_rows_are_those_that_the_query_knows_of_if_spark_counts_something_else()
 
 
 @pytest.mark.parametrize("rate", [None, "NaN"])
-def test_progress_of_an_idle_batch_has_no_rate(rate: object) -> None:
+def test_idle_batch_has_no_rate(rate: object) -> None:
     told = {"batchId": 0, "timestamp": TOLD["timestamp"], "processedRowsPerSecond": rate, "sources": [{}]}
     assert progress_of(told, 0).rows_per_s == 0
 
 
 @pytest.mark.proves("D4", part="metrics")
-def test_metrics_have_a_line_of_help_and_escape_their_labels() -> None:
+def test_metrics_have_help_and_escaped_labels() -> None:
     text = prometheus_text('a"b', [progress_of(TOLD, 0)], is_running=True)
     assert 'moldau_pipeline_lag_records{pipeline="a\\"b",topic="clicks",partition="0"} 5\n' in text
     assert 'moldau_pipeline_input_rows_total{pipeline="a\\"b"} 300\n' in text
@@ -70,7 +70,7 @@ def test_metrics_have_a_line_of_help_and_escape_their_labels() -> None:
 
 
 @pytest.mark.proves("D4")
-def test_several_queries_are_one_pipeline_whose_lag_is_that_of_the_slowest_reader() -> None:
+def test_lag_of_several_queries_is_that_of_the_slowest() -> None:
     first = progress_of(TOLD, 1000, part="clean")
     slow = replace(first, part="counts", rows_total=5, lag={"out-0": 7, "out-1": 0}, at_ms=first.at_ms + 1)
     fast = replace(slow, part="lake", lag={"out-0": 2, "out-1": 3})
@@ -80,7 +80,7 @@ def test_several_queries_are_one_pipeline_whose_lag_is_that_of_the_slowest_reade
 
 
 @pytest.mark.proves("D4", part="terminal")
-def test_rows_that_came_too_late_are_counted_and_told() -> None:
+def test_late_rows_are_counted_and_shown() -> None:
     told = {**TOLD, "stateOperators": [{"numRowsDroppedByWatermark": 3}, {"numRowsDroppedByWatermark": 1}, {}]}
     progress = progress_of(told, 0, late_before=10)
     assert (progress.late, progress.late_total) == (4, 14)
@@ -110,15 +110,15 @@ def test_rows_that_came_too_late_are_counted_and_told() -> None:
         ("", "it failed without a word"),
     ],
 )
-def test_a_reason_is_one_line(text: str, reason: str) -> None:
+def test_failure_reason_is_one_line(text: str, reason: str) -> None:
     assert short_reason(text) == reason
 
 
-def test_a_reason_is_not_endless() -> None:
+def test_failure_reason_is_bounded() -> None:
     assert len(short_reason("x" * 5000)) <= LENGTH_MAX + 2
 
 
-def test_a_stream_is_limited_and_shows_its_progress() -> None:
+def test_stream_is_rate_limited_and_commits_its_progress() -> None:
     options = SOURCE.read_options()
     assert options["subscribe"] == "a,b"
     assert options["maxOffsetsPerTrigger"] == "500000"
@@ -127,7 +127,7 @@ def test_a_stream_is_limited_and_shows_its_progress() -> None:
     assert "endingOffsets" not in options
 
 
-def test_a_bounded_job_has_an_end_and_no_rates() -> None:
+def test_bounded_source_has_an_end_and_no_rates() -> None:
     source = TopicSource(bootstrap_servers="here:9092", topics=("a",), ending='{"a": {"0": 5}}', group="g")
     options = source.read_options()
     assert source.is_bounded
@@ -135,13 +135,13 @@ def test_a_bounded_job_has_an_end_and_no_rates() -> None:
     assert not {"maxOffsetsPerTrigger", "commitOffsets"} & set(options)
 
 
-def test_offsets_are_written_as_options_take_them() -> None:
+def test_offsets_are_formatted_like_option_values() -> None:
     offsets = {TopicPartition("b", 1): 7, TopicPartition("a", 10): 2, TopicPartition("a", 2): 1}
     assert offsets_text(offsets) == '{"a": {"2": 1, "10": 2}, "b": {"1": 7}}'
 
 
 @pytest.mark.parametrize("is_bounded", [False, True])
-def test_an_ejected_job_is_python_with_the_same_options(is_bounded: bool) -> None:
+def test_ejected_job_is_python_with_the_same_options(is_bounded: bool) -> None:
     source = TopicSource(bootstrap_servers="here:9092", topics=("it's",), ending='{"x": {}}' if is_bounded else None)
     steps = (
         SqlStep("select 'é\"' as value\nfrom input"),
@@ -157,11 +157,11 @@ def test_an_ejected_job_is_python_with_the_same_options(is_bounded: bool) -> Non
 
 
 @pytest.mark.parametrize("text", ['a """" b\n"""', "'a'\\\n", 'x\n"""""""', "é\r\n\t\\n"])
-def test_a_text_of_several_lines_is_the_same_in_a_script(text: str) -> None:
+def test_multiline_text_is_unchanged_in_a_script(text: str) -> None:
     assert ast.literal_eval(text_code(text)) == f"\n{text}\n".replace("\r\n", "\n")
 
 
-def test_work_that_is_cancelled_ends_as_stopped_and_other_failures_as_themselves() -> None:
+def test_cancelled_job_ends_as_stopped_and_other_failures_are_raised() -> None:
     signals, cancelled = Signals(), threading.Event()
 
     def work() -> None:
@@ -201,7 +201,7 @@ class OneViewFrame:
         self.sparkSession.view = self.name
 
 
-def test_jobs_side_by_side_in_a_session_do_not_take_each_others_rows() -> None:
+def test_concurrent_jobs_of_a_session_do_not_share_their_input_view() -> None:
     session = OneViewSession()
     other = session.meanwhile = threading.Thread(target=SqlStep("that").apply, args=(OneViewFrame(session, "b"),))
     assert SqlStep("this").apply(OneViewFrame(session, "a")) == "this of a"

@@ -47,7 +47,7 @@ def hold(root: Path) -> subprocess.Popen[str]:
     return process
 
 
-def test_a_run_that_ends_is_done(folder: RunFolder) -> None:
+def test_completed_run_is_done(folder: RunFolder) -> None:
     assert state_of(folder) is State.NEW
     with folder.held(new_run("archive", {}, "local[*]")):
         assert state_of(folder) is State.RUNNING
@@ -57,7 +57,7 @@ def test_a_run_that_ends_is_done(folder: RunFolder) -> None:
 
 
 @pytest.mark.parametrize(("error", "state"), [(ValueError("no"), State.FAILED), (KeyboardInterrupt(), State.STOPPED)])
-def test_a_run_that_is_broken_off_says_how(folder: RunFolder, error: BaseException, state: State) -> None:
+def test_interrupted_or_failed_run_has_its_state(folder: RunFolder, error: BaseException, state: State) -> None:
     def run() -> None:
         with folder.held(new_run("archive", {}, "local[*]")):
             folder.note_error("it was too much")
@@ -71,7 +71,7 @@ def test_a_run_that_is_broken_off_says_how(folder: RunFolder, error: BaseExcepti
         assert folder.error is None
 
 
-def test_a_pipeline_runs_only_once_at_a_time(folder: RunFolder, tmp_path: Path) -> None:
+def test_second_run_of_a_pipeline_is_rejected(folder: RunFolder, tmp_path: Path) -> None:
     with folder.held(new_run("archive", {}, "local[*]")):
         with pytest.raises(PipelineError, match=f"runs already as process {os.getpid()}"):
             RunFolder(tmp_path, "clicks").held(new_run("archive", {}, "local[*]")).__enter__()
@@ -79,7 +79,7 @@ def test_a_pipeline_runs_only_once_at_a_time(folder: RunFolder, tmp_path: Path) 
 
 
 @pytest.mark.proves("D4")
-def test_another_process_is_seen_and_stopped(folder: RunFolder, tmp_path: Path) -> None:
+def test_other_process_is_seen_and_stopped(folder: RunFolder, tmp_path: Path) -> None:
     process = hold(tmp_path)
     try:
         assert state_of(folder) is State.RUNNING
@@ -93,7 +93,7 @@ def test_another_process_is_seen_and_stopped(folder: RunFolder, tmp_path: Path) 
 
 
 @pytest.mark.proves("D4")
-def test_a_process_that_was_killed_is_seen_to_have_died(folder: RunFolder, tmp_path: Path) -> None:
+def test_killed_process_is_seen_as_died(folder: RunFolder, tmp_path: Path) -> None:
     process = hold(tmp_path)
     process.send_signal(signal.SIGKILL)
     process.communicate()
@@ -103,7 +103,7 @@ def test_a_process_that_was_killed_is_seen_to_have_died(folder: RunFolder, tmp_p
 
 
 @pytest.mark.proves("D4")
-def test_who_is_stopped_is_who_holds_the_lock(folder: RunFolder, tmp_path: Path) -> None:
+def test_stop_signals_the_process_that_holds_the_lock(folder: RunFolder, tmp_path: Path) -> None:
     """A run that has just begun has not said so in `run.json`: who is named there may be somebody else by now."""
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     process = hold(tmp_path)
@@ -120,7 +120,7 @@ def test_who_is_stopped_is_who_holds_the_lock(folder: RunFolder, tmp_path: Path)
 
 
 @pytest.mark.parametrize(("error", "words"), [(PermissionError, "another user"), (ProcessLookupError, "not stopped")])
-def test_a_process_that_cannot_be_told_is_named(
+def test_process_that_cannot_be_signalled_is_reported(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch, error: type[OSError], words: str
 ) -> None:
     def refuse(pid: int, number: int) -> None:
@@ -132,7 +132,7 @@ def test_a_process_that_cannot_be_told_is_named(
         folder.stop(0.2)
 
 
-def test_a_process_that_does_not_stop_is_told_of(folder: RunFolder) -> None:
+def test_process_that_does_not_stop_is_reported(folder: RunFolder) -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         with folder.held(new_run("archive", {}, "local[*]")), pytest.raises(PipelineError, match="has not stopped"):
@@ -141,7 +141,7 @@ def test_a_process_that_does_not_stop_is_told_of(folder: RunFolder) -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def test_a_checkpoint_is_not_gone_on_with_by_another_job(folder: RunFolder) -> None:
+def test_checkpoint_of_another_job_is_rejected(folder: RunFolder) -> None:
     with folder.held(new_run("archive", {"topic": "clicks"}, "local[*]")):
         folder.checkpoint.mkdir()
         (folder.checkpoint / "metadata").write_text("{}")
@@ -152,7 +152,7 @@ def test_a_checkpoint_is_not_gone_on_with_by_another_job(folder: RunFolder) -> N
 
 
 @pytest.mark.proves("D4")
-def test_progress_is_kept_as_json_and_for_prometheus(folder: RunFolder) -> None:
+def test_progress_is_saved_as_json_and_for_prometheus(folder: RunFolder) -> None:
     with folder.held(new_run("archive", {}, "local[*]")):
         folder.note_progress(PROGRESS)
         assert 'moldau_pipeline_up{pipeline="clicks"} 1' in (folder.path / "metrics.prom").read_text()
@@ -161,7 +161,7 @@ def test_progress_is_kept_as_json_and_for_prometheus(folder: RunFolder) -> None:
 
 
 @pytest.mark.proves("D4")
-def test_a_pipeline_that_waits_for_its_first_batch_is_up(folder: RunFolder) -> None:
+def test_pipeline_waiting_for_its_first_batch_is_up(folder: RunFolder) -> None:
     """After a restart too: of a topic that is quiet there is no batch, and the last run had ended."""
 
     def up() -> list[str]:
@@ -179,7 +179,7 @@ def test_a_pipeline_that_waits_for_its_first_batch_is_up(folder: RunFolder) -> N
 
 @pytest.mark.proves("D4")
 @pytest.mark.parametrize("next_run", [False, True])
-def test_a_run_that_ends_while_somebody_looks_has_not_died(tmp_path: Path, next_run: bool) -> None:
+def test_run_that_ends_during_a_status_query_has_not_died(tmp_path: Path, next_run: bool) -> None:
     with ExitStack() as runs:
 
         class Watched(RunFolder):
@@ -198,12 +198,12 @@ def test_a_run_that_ends_while_somebody_looks_has_not_died(tmp_path: Path, next_
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "-x", "a b", "x" * 101])
-def test_a_name_that_is_no_name_of_a_folder_is_refused(tmp_path: Path, name: str) -> None:
+def test_invalid_pipeline_name_is_rejected(tmp_path: Path, name: str) -> None:
     with pytest.raises(PipelineError, match="no name for a pipeline"):
         RunFolder(tmp_path, name)
 
 
-def test_folders_are_found_by_what_has_run_in_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_folders_with_runs_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MOLDAU_PIPELINES", str(tmp_path / "pipelines"))
     root = default_root()
     assert all_folders(root) == []
@@ -214,13 +214,13 @@ def test_folders_are_found_by_what_has_run_in_them(tmp_path: Path, monkeypatch: 
     assert [each.name for each in all_folders(root)] == ["a", "b"]
 
 
-def test_what_is_missing_is_said_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pyspark_is_reported_with_the_install_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "pyspark" else object())
     with pytest.raises(PipelineError, match=r"pipelines need pyspark; install Moldau with its spark extra"):
         require_spark()
 
 
-def test_looking_does_not_get_in_the_way_of_a_start(folder: RunFolder) -> None:
+def test_status_query_does_not_block_a_start(folder: RunFolder) -> None:
     deadline = time.monotonic() + 0.5
     while time.monotonic() < deadline:
         assert not folder.is_held

@@ -41,7 +41,7 @@ def step(source: str, name: str = "transform") -> FunctionStep:
         ("x = '\0'", r"^my.py(:\d)?: this is no Python: "),
     ],
 )
-def test_what_is_missing_is_said_before_spark_starts(source: str, says: str) -> None:
+def test_missing_function_is_reported_before_spark_starts(source: str, says: str) -> None:
     with pytest.raises(PipelineError, match=says):
         step(source).check()
 
@@ -57,11 +57,11 @@ def test_what_is_missing_is_said_before_spark_starts(source: str, says: str) -> 
         "if True:\n    def transform(frame): return frame",
     ],
 )
-def test_a_function_may_come_from_anywhere(source: str) -> None:
+def test_function_may_be_defined_or_imported_in_any_way(source: str) -> None:
     step(source).check()
 
 
-def test_the_function_is_called() -> None:
+def test_function_is_applied_to_the_frame() -> None:
     frame = Frame()
     assert step("def transform(frame): return frame").apply(frame) is frame
     assert step("def same(frame): return frame", "same").apply(frame) is frame
@@ -78,12 +78,12 @@ def test_the_function_is_called() -> None:
         ("def transform(frame):\n    raise ValueError", r"^my.py:2: ValueError: it failed$"),
     ],
 )
-def test_what_a_function_does_wrong_is_told_with_its_place(source: str, says: str) -> None:
+def test_error_in_a_function_is_reported_with_its_line(source: str, says: str) -> None:
     with pytest.raises(PipelineError, match=says):
         step(source).apply(Frame())
 
 
-def test_what_lies_beside_the_file_can_be_imported(tmp_path: Path) -> None:
+def test_modules_beside_the_file_can_be_imported(tmp_path: Path) -> None:
     (tmp_path / "beside_the_file.py").write_text("def same(frame):\n    return frame\n")
     source = "from beside_the_file import same\ndef transform(frame): return same(frame)\n"
     frame = Frame()
@@ -122,7 +122,7 @@ def transform(frame):
 
 
 @pytest.mark.proves("D3", part="your own function")
-def test_a_file_may_postpone_what_its_annotations_mean() -> None:
+def test_file_may_postpone_annotations() -> None:
     frame = Frame()
     known = set(sys.modules)
     assert step(POSTPONED).apply(frame) is frame
@@ -130,7 +130,7 @@ def test_a_file_may_postpone_what_its_annotations_mean() -> None:
 
 
 @pytest.mark.proves("D3", part="your own function")
-def test_executors_need_not_be_able_to_import_the_file() -> None:
+def test_executors_do_not_import_the_file() -> None:
     cloudpickle = pytest.importorskip("pyspark.cloudpickle")
     frame = Frame(cloudpickle.dumps)
     step(POSTPONED).apply(frame)
@@ -139,7 +139,7 @@ def test_executors_need_not_be_able_to_import_the_file() -> None:
 
 @pytest.mark.proves("D3", part="your own function")
 @pytest.mark.parametrize("head", ["", "from __future__ import annotations; ä = 'ä'; from __future__ import division\n"])
-def test_a_file_that_postpones_annotations_is_ejected_as_a_script_that_runs(
+def test_file_with_future_imports_is_ejected_as_a_valid_script(
     moldau_broker: Broker, tmp_path: Path, head: str
 ) -> None:
     topic = moldau_broker.create_topic(f"functions-{uuid.uuid4().hex}", partitions=1)
@@ -155,14 +155,14 @@ def test_a_file_that_postpones_annotations_is_ejected_as_a_script_that_runs(
 
 @pytest.mark.proves("D3", part="your own function")
 @pytest.mark.parametrize("test", ["__name__ == '__main__'", '(\n    "__main__"\n    == __name__\n)'])
-def test_what_a_file_does_as_a_program_is_not_done_in_a_script(test: str) -> None:
+def test_main_block_is_left_out_of_the_script(test: str) -> None:
     source = f"ä = 'ä'\ndef f(frame):\n    return frame, ä\nif {test}:\n    raise SystemExit(ä)\nelse:\n    b = 1\n"
     names = {"__name__": "__main__", "frame": 7}
     exec(step(source, "f").code(), names)
     assert (names["frame"], names["b"]) == ((7, "ä"), 1)
 
 
-def test_a_script_without_such_a_file_stays_as_it_is() -> None:
+def test_script_without_future_imports_is_unchanged() -> None:
     script = '"""A script."""\n\nimport json\n'
     assert with_future_first(script) == script
 
@@ -179,7 +179,7 @@ def test_a_script_without_such_a_file_stays_as_it_is() -> None:
         (["other.py:x"], "other.py has no function x(frame)"),
     ],
 )
-def test_files_that_are_no_steps_are_refused_in_one_line(
+def test_invalid_step_files_are_rejected_in_one_line(
     words: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -28,14 +28,14 @@ TIME = field_of("timestamp", "--time")
         ("_partition", "partition", "cast(partition as string)"),
     ],
 )
-def test_a_field_is_of_the_value_or_of_the_record(text: str, name: str, sql: str) -> None:
+def test_field_is_read_from_the_value_or_the_record(text: str, name: str, sql: str) -> None:
     field = field_of(text, "--by")
     assert (field.name, field.text) == (name, sql)
 
 
 @pytest.mark.proves("D3", part="aggregate and dedupe")
 @pytest.mark.parametrize("text", ["", "a b", "a'; drop", "1st", "a..b", "a`b", '"'])
-def test_what_is_no_name_cannot_get_into_a_query(text: str) -> None:
+def test_invalid_field_name_is_rejected(text: str) -> None:
     with pytest.raises(PipelineError, match="is no name of a field"):
         field_of(text, "--by")
 
@@ -53,18 +53,18 @@ def test_what_is_no_name_cannot_get_into_a_query(text: str) -> None:
         ("3d", "3 days"),
     ],
 )
-def test_spans_have_long_and_short_forms(text: str, span: str) -> None:
+def test_durations_have_long_and_short_forms(text: str, span: str) -> None:
     assert span_of(text, "--window") == span
 
 
 @pytest.mark.parametrize("text", ["", "minute", "0 seconds", "-1 minute", "1 fortnight", "1 minute 5 seconds", "1'"])
-def test_what_is_no_span_is_refused(text: str) -> None:
+def test_invalid_duration_is_rejected(text: str) -> None:
     with pytest.raises(PipelineError, match="is no span of time; write 10 seconds"):
         span_of(text, "--window")
 
 
 @pytest.mark.proves("D3", part="aggregate and dedupe")
-def test_two_columns_of_one_name_are_refused() -> None:
+def test_duplicate_column_names_are_rejected() -> None:
     with pytest.raises(PipelineError, match="would be called count"):
         Aggregate(by=[field_of("count", "--by")], window="1 minutes", time=TIME, lateness="1 minutes")
     with pytest.raises(PipelineError, match="would be called key"):
@@ -77,7 +77,7 @@ def test_two_columns_of_one_name_are_refused() -> None:
 
 
 @pytest.mark.proves("D3", part="aggregate and dedupe")
-def test_names_that_differ_in_capitals_only_are_refused_for_sql_cannot_tell_them_apart() -> None:
+def test_column_names_that_differ_in_case_only_are_rejected() -> None:
     with pytest.raises(PipelineError, match="two columns of the result would be called Page, page"):
         Aggregate(
             by=[field_of("page", "--by"), field_of("Page", "--by")],
@@ -89,13 +89,13 @@ def test_names_that_differ_in_capitals_only_are_refused_for_sql_cannot_tell_them
         Aggregate(by=[field_of("Count", "--by")], window="1 minutes", time=TIME, lateness="1 minutes")
 
 
-def test_figures_are_called_by_what_they_are_of() -> None:
+def test_aggregates_are_named_after_their_field() -> None:
     assert Figure("count").name == "count"
     assert Figure("sum", field_of("order.total", "--sum")).name == "sum_order.total"
 
 
 @pytest.mark.proves("D3", part="aggregate and dedupe")
-def test_records_without_a_key_are_never_repetitions() -> None:
+def test_records_without_a_key_are_never_duplicates() -> None:
     first = Dedupe(key=[field_of("id", "--key")], lateness="1 minutes").steps()[0]
     assert isinstance(first, SqlStep)
     assert "concat('#', concat_ws('/', topic, partition, offset))" in first.text
@@ -103,7 +103,7 @@ def test_records_without_a_key_are_never_repetitions() -> None:
 
 
 @pytest.mark.proves("D3", part="aggregate and dedupe")
-def test_keys_that_are_no_text_are_told_apart_by_their_bytes() -> None:
+def test_binary_keys_are_compared_by_their_bytes() -> None:
     keys = [field_of(each, "--key") for each in ("key", "value.key", "partition")]
     assert [each.identity for each in keys] == ["hex(key)", keys[1].text, keys[2].text]
     first = Dedupe(key=keys, lateness="1 minutes").steps()[0]
@@ -111,7 +111,7 @@ def test_keys_that_are_no_text_are_told_apart_by_their_bytes() -> None:
     assert f"to_json(array(hex(key), {keys[1].text}, {keys[2].text}))" in first.text
 
 
-def test_changes_are_written_with_the_identity_of_their_batch() -> None:
+def test_updates_are_written_with_the_id_of_their_batch() -> None:
     code = ChangesSink(bootstrap_servers="here:9092", topic="out").code(is_bounded=False)
     compile(code, "script", "exec")
     assert 'outputMode("update")' in code
@@ -140,21 +140,21 @@ def run(*arguments: str) -> Result:
         ("dedupe --key 1", "--key 1 is no name of a field"),
     ],
 )
-def test_bad_input_is_one_line_before_anything_starts(words: str, says: str) -> None:
+def test_invalid_preset_option_is_one_line(words: str, says: str) -> None:
     result = run(*words.split(), "-t", "a", "--to", "b", "-b", "localhost:1")
     assert result.exit_code == 1
     assert result.stderr.startswith(f"error: {says}")
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_a_key_must_be_named() -> None:
+def test_dedupe_requires_a_key() -> None:
     result = run("dedupe", "-t", "a", "--to", "b")
     assert result.exit_code == 2
     assert "--key" in result.stderr
 
 
 @pytest.mark.parametrize("job", ["aggregate", "dedupe --key id"])
-def test_no_job_reads_what_it_writes(job: str) -> None:
+def test_preset_rejects_its_source_as_target(job: str) -> None:
     result = run(*job.split(), "-t", "a", "--to", "a")
     assert result.exit_code == 2
     assert "the job would never end" in result.stderr
@@ -181,7 +181,7 @@ def test_no_job_reads_what_it_writes(job: str) -> None:
         ("dedupe --key key --until end", ["row_number() over (partition by _identity", "spark.read.format"]),
     ],
 )
-def test_jobs_are_ejected_as_plain_pyspark(moldau_broker: Broker, job: str, parts: list[str]) -> None:
+def test_presets_are_ejected_as_plain_pyspark(moldau_broker: Broker, job: str, parts: list[str]) -> None:
     topic = moldau_broker.create_topic(f"preset-{uuid.uuid4().hex}", partitions=1)
     result = run(*job.split(), "-t", topic, "--to", "out", "--eject", "-", "-b", moldau_broker.bootstrap_servers)
     assert result.exit_code == 0, result.output
@@ -192,7 +192,7 @@ def test_jobs_are_ejected_as_plain_pyspark(moldau_broker: Broker, job: str, part
 
 
 @pytest.mark.proves("D3", part="settings of clients")
-def test_settings_of_clients_reach_both_ends_of_a_job(moldau_broker: Broker) -> None:
+def test_client_settings_reach_source_and_sink_of_a_job(moldau_broker: Broker) -> None:
     topic = moldau_broker.create_topic(f"preset-{uuid.uuid4().hex}", partitions=1)
     words = f"transform -t {topic} --to out --eject - --kafka security.protocol=PLAINTEXT --allow-data-loss"
     script = run(*words.split(), "-b", moldau_broker.bootstrap_servers).stdout

@@ -54,7 +54,7 @@ class Tags(HTMLParser):
 
 
 @pytest.mark.proves("D3", part="the report")
-def test_the_report_is_one_page_that_asks_nobody() -> None:
+def test_report_is_one_self_contained_page() -> None:
     page = report_html(report())
     tags = Tags(page)
     assert not tags.open
@@ -67,7 +67,7 @@ def test_the_report_is_one_page_that_asks_nobody() -> None:
 
 
 @pytest.mark.proves("T3")
-def test_hot_keys_and_skew_stand_out() -> None:
+def test_hot_keys_and_skew_are_highlighted() -> None:
     assert [each.name for each in report().hot_keys] == ["user-0"]
     assert report().skew == pytest.approx(2.1)
     page = report_html(report())
@@ -80,7 +80,7 @@ def test_hot_keys_and_skew_stand_out() -> None:
     assert "No key has more than 5% of all records." in even
 
 
-def test_what_happened_when_is_the_sum_over_partitions() -> None:
+def test_events_by_time_are_summed_over_partitions() -> None:
     assert report().by_time == [60, 40]
     assert report().partitions == [Share("0", 70), Share("1", 20), Share("2", 10)]
     page = report_html(report())
@@ -88,13 +88,13 @@ def test_what_happened_when_is_the_sum_over_partitions() -> None:
     assert "<title>0, 2026-01-01 00:01:00: 30</title>" in page
 
 
-def test_figures_are_of_everything_not_only_of_what_is_listed() -> None:
+def test_totals_include_unlisted_rows() -> None:
     page = report_html(report(late=17))
     assert "<div><b>4</b>dead letters</div>" in page
     assert "<div><b>17</b>too late, left out</div>" in page
 
 
-def test_a_report_of_nothing_is_a_page_too() -> None:
+def test_empty_report_is_a_valid_page() -> None:
     lists = "times by_kind by_partition pages session_lengths keys dead_letters"
     nothing: dict[str, object] = {name: [] for name in lists.split()}
     page = report_html(report(events=0, **nothing))
@@ -102,29 +102,29 @@ def test_a_report_of_nothing_is_a_page_too() -> None:
     assert page.count("None.") == 7
 
 
-def test_a_thousand_partitions_do_not_make_an_endless_page() -> None:
+def test_list_of_partitions_is_truncated() -> None:
     page = report_html(report(by_partition=[Series(str(number), [1, 1]) for number in range(1000)]))
     assert f"and {1000 - ROWS_MAX} more" in page
 
 
-def test_only_the_report_of_a_pipeline_that_runs_loads_itself_again() -> None:
+def test_only_a_live_report_refreshes_itself() -> None:
     assert 'http-equiv="refresh"' in report_html(report(is_live=True))
     assert 'http-equiv="refresh"' not in report_html(report())
 
 
 @pytest.mark.parametrize(("count", "top"), [(0, 4), (4, 4), (5, 8), (9, 20), (21, 40), (41, 80), (4001, 8000)])
-def test_axes_end_at_numbers_that_read_well(count: int, top: int) -> None:
+def test_axes_end_at_round_numbers(count: int, top: int) -> None:
     assert ceiling(count) == top
 
 
-def test_columns_stay_within_their_plot() -> None:
+def test_bars_stay_within_their_plot() -> None:
     plot = bars([moment(each) for each in range(120)], list(range(120)))
     for x, y, width, height in re.findall(r'<rect x="(.+?)" y="(.+?)" width="(.+?)" height="(.+?)"', plot):
         assert 0 <= float(x) <= float(x) + float(width) <= 760
         assert 0 <= float(y) <= float(y) + float(height) <= 190.1
 
 
-def test_names_cannot_leave_their_cells() -> None:
+def test_names_are_escaped() -> None:
     assert "<b>" not in ranking([Share("<b>", 1)], 1)
 
 
@@ -140,13 +140,13 @@ def test_names_cannot_leave_their_cells() -> None:
         (121 * 86_400, 2 * 86_400, "2 days"),
     ],
 )
-def test_time_is_cut_into_pieces_that_people_think_in(span_s: int, step_s: int, words: str) -> None:
+def test_time_axis_has_round_steps(span_s: int, step_s: int, words: str) -> None:
     assert step_of(span_s) == step_s
     assert in_words(step_s) == words
     assert span_s // step_s <= 120
 
 
-def test_a_report_is_replaced_in_one_step(tmp_path: Path) -> None:
+def test_report_file_is_replaced_atomically(tmp_path: Path) -> None:
     place = tmp_path / "new" / "report.html"
     write_report(place, report())
     write_report(place, report(title="Later"))
@@ -155,7 +155,7 @@ def test_a_report_is_replaced_in_one_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.proves("D3", part="the report")
-def test_reports_are_made_again_but_take_a_tenth_of_the_time_at_most(caplog: pytest.LogCaptureFixture) -> None:
+def test_report_refresh_takes_at_most_a_tenth_of_the_time(caplog: pytest.LogCaptureFixture) -> None:
     now_s, made_at = 0.0, []
 
     def write(_: object) -> None:

@@ -36,11 +36,11 @@ SOURCE = TopicSource(bootstrap_servers="here:9092", topics=("t",))
 @pytest.mark.parametrize(
     ("old", "new"), [(0, 0), (10, 0), (12, 2), (14, 4), (15, 6), (19, 6), (20, 6), (24, 10), (25, 11), (99, 11)]
 )
-def test_a_reader_goes_on_with_the_record_it_would_have_read_next(old: int, new: int) -> None:
+def test_group_offset_is_mapped_to_the_next_record(old: int, new: int) -> None:
     assert MAP.moved(0, old) == new
 
 
-def test_a_reader_of_an_empty_partition_waits_at_its_end() -> None:
+def test_group_offset_of_an_empty_partition_is_mapped_to_its_end() -> None:
     assert MAP.moved(2, 17) == 0
     assert MAP.shape()["1"] == [{"old": [0, 0], "new": [0, 0]}]
 
@@ -59,7 +59,7 @@ def cut(offsets: dict[int, set[int]], width: int) -> list[Bucket]:
     st.dictionaries(st.integers(0, 5), st.sets(st.integers(0, 200), min_size=1)),
     st.integers(1, 40),
 )
-def test_chunks_have_every_record_once_and_in_order(offsets: dict[int, set[int]], rows_max: int) -> None:
+def test_chunks_cover_every_record_once_in_order(offsets: dict[int, set[int]], rows_max: int) -> None:
     seen: dict[int, list[int]] = {partition: [] for partition in offsets}
     buckets = cut(offsets, max(rows_max // 6, 1))
     chunks = chunks_of(buckets, rows_max)
@@ -74,7 +74,7 @@ def test_chunks_have_every_record_once_and_in_order(offsets: dict[int, set[int]]
 
 
 @pytest.mark.proves("D3", part="archive and restore")
-def test_few_records_with_many_offsets_are_few_chunks() -> None:
+def test_sparse_records_make_few_chunks() -> None:
     """A compacted topic: 12 partitions of 100 million offsets, with a record each million."""
     offsets = {partition: set(range(partition, 100_000_000, 1_000_000)) for partition in range(12)}
     (chunk,) = chunks_of(cut(offsets, 500_000 // 12), 500_000)
@@ -89,7 +89,7 @@ def test_all_partitions_advance_together() -> None:
 
 
 @pytest.mark.proves("O3")
-def test_what_differs_is_named() -> None:
+def test_differences_are_listed_by_partition() -> None:
     before = {0: Sum(3, 10, 7), 1: Sum(2, 5, 1), 2: Sum(1, 1, 1)}
     assert differences(before, dict(before)) == []
     assert differences(before, {0: Sum(3, 10, 6), 2: Sum(1, 1, 1), 3: Sum(1, 2, 3)}) == [
@@ -99,7 +99,7 @@ def test_what_differs_is_named() -> None:
     ]
 
 
-def test_an_archive_goes_on_where_it_ends() -> None:
+def test_archive_continues_at_its_end() -> None:
     assert continued(SOURCE, {}, [0, 1]) == SOURCE
     assert json.loads(continued(SOURCE, {0: 7}, [0, 1]).starting) == {"t": {"0": 7, "1": -2}}
     bounded = TopicSource(
@@ -114,7 +114,7 @@ def test_an_archive_goes_on_where_it_ends() -> None:
 
 
 @pytest.mark.proves("D3", part="archive and restore")
-def test_a_batch_is_written_without_what_others_have_written() -> None:
+def test_batch_excludes_records_written_by_others() -> None:
     held = Contents(ends={0: 150, 1: 7}, last_batch=4, floors={0: 100, 1: 7}, ceilings={0: 120})
     assert held.lacks(5) == "offset >= case partition when 0 then 150 when 1 then 7 else 0 end"
     assert held.lacks(4) == (
@@ -126,13 +126,13 @@ def test_a_batch_is_written_without_what_others_have_written() -> None:
     assert Contents().lacks(0) == "offset >= 0"
 
 
-def test_a_query_begins_where_it_once_began() -> None:
+def test_query_keeps_its_first_starting_offsets() -> None:
     later = TopicSource(bootstrap_servers="here:9092", topics=("t",), starting='{"t": {"0": 90}}')
     assert begun(later, "earliest", [0, 1]).starting == "earliest"
     assert json.loads(begun(later, '{"t": {"0": 7}}', [0, 1]).starting) == {"t": {"0": 7, "1": -2}}
 
 
-def test_an_ejected_archive_needs_nothing_of_ours_but_the_source() -> None:
+def test_ejected_archive_needs_only_the_source() -> None:
     job = Archive(name="a", root="/lake/t", source=SOURCE, connect=lambda: pytest.fail("no need to ask"))
     script = job.flow(SOURCE).script(master=None, checkpoint="/c", once=True)
     compile(script, "script", "exec")
@@ -140,7 +140,7 @@ def test_an_ejected_archive_needs_nothing_of_ours_but_the_source() -> None:
     assert "moldau.pipelines" not in script
 
 
-def test_groups_are_noted_now_and_then() -> None:
+def test_groups_are_saved_at_intervals() -> None:
     now_s: list[float] = [0.0]
     calls: list[float] = []
     seldom = Seldom(calls.append, clock=lambda: now_s[0])
@@ -151,7 +151,7 @@ def test_groups_are_noted_now_and_then() -> None:
 
 @pytest.mark.proves("D3", part="archive and restore")
 @pytest.mark.parametrize("error", [NotCoordinator("it has moved"), Unreachable("cannot reach b:9092")])
-def test_an_archive_goes_on_if_groups_cannot_be_noted(
+def test_archive_continues_when_groups_cannot_be_saved(
     error: KafkaError | OSError, caplog: pytest.LogCaptureFixture
 ) -> None:
     now_s: list[float] = [0.0]
@@ -170,7 +170,7 @@ def test_an_archive_goes_on_if_groups_cannot_be_noted(
 
 
 @pytest.mark.proves("D3", part="settings of clients")
-def test_a_restore_tells_both_ends_how_to_reach_the_cluster(tmp_path: Path) -> None:
+def test_restore_passes_client_settings_to_source_and_sink(tmp_path: Path) -> None:
     from pyspark_moldau.options.sink_options import sink_batch_options
 
     given_options = {"kafka.client.id": "me", "kafka.isolation.level": "read_uncommitted"}
@@ -190,7 +190,7 @@ def test_a_restore_tells_both_ends_how_to_reach_the_cluster(tmp_path: Path) -> N
 
 
 @pytest.mark.proves("D3", part="archive and restore")
-def test_records_are_not_too_old_for_the_topic_that_they_come_back_to(moldau_broker: Broker, tmp_path: Path) -> None:
+def test_restore_accepts_records_older_than_the_timestamp_limit(moldau_broker: Broker, tmp_path: Path) -> None:
     """They were not when they were written: the limit is set again once they are there."""
     limits = {"message.timestamp.before.max.ms": "60000", "segment.bytes": "1048576"}
     archived = ArchivedTopic(topic="old", topic_id="", partitions=1, configs=limits)
@@ -211,7 +211,7 @@ def test_records_are_not_too_old_for_the_topic_that_they_come_back_to(moldau_bro
 
 
 @pytest.mark.proves("O3")
-def test_groups_that_have_members_are_named_when_all_others_are_moved(moldau_broker: Broker, tmp_path: Path) -> None:
+def test_groups_with_members_are_reported_and_all_others_moved(moldau_broker: Broker, tmp_path: Path) -> None:
     """Readers of a topic that was lost may wait for it to come back."""
     topic = moldau_broker.create_topic(f"restored-{uuid.uuid4().hex}", 1)
     busy, idle = f"a-{topic}", f"b-{topic}"
@@ -252,23 +252,23 @@ def test_groups_that_have_members_are_named_when_all_others_are_moved(moldau_bro
         ("0:120,1:98", Until(offsets={0: 120, 1: 98})),
     ],
 )
-def test_a_moment_is_a_time_or_offsets(text: str | None, until: Until) -> None:
+def test_until_is_parsed_as_a_time_or_offsets(text: str | None, until: Until) -> None:
     assert parse_until(text) == until
 
 
 @pytest.mark.parametrize("text", ["start", "-5", "0:1,", "noon"])
-def test_what_is_no_moment_is_refused(text: str) -> None:
+def test_invalid_until_is_rejected(text: str) -> None:
     with pytest.raises(CommandError):
         parse_until(text)
 
 
-def test_offsets_by_partition_leave_out_partitions_that_are_not_named() -> None:
+def test_unnamed_partitions_are_excluded_by_until() -> None:
     assert Until(offsets={1: 98, 0: 120}).condition() == (
         "offset >= case partition when 0 then 120 when 1 then 98 else 0 end"
     )
 
 
-def test_a_restore_that_is_not_the_same_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_restore_that_differs_from_the_archive_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def restored(found: list[str] | None) -> Restored:
         return Restored(topic="t", rows=11, map=MAP, differences=found, groups={"g": {"0": 4}}, notes=["mind it"])
 
@@ -283,7 +283,7 @@ def test_a_restore_that_is_not_the_same_is_an_error(tmp_path: Path, capsys: pyte
     assert json.loads(capsys.readouterr().out)["verified"] is False
 
 
-def test_an_archive_knows_settings_and_groups_of_its_topic(moldau_broker: Broker) -> None:
+def test_archive_saves_settings_and_groups_of_its_topic(moldau_broker: Broker) -> None:
     topic = moldau_broker.create_topic("archive-settings", partitions=3, **{"retention.ms": "5000"})
     from moldau.client.groups import Groups
     from moldau.model.ids import TopicPartition
@@ -300,7 +300,7 @@ def test_an_archive_knows_settings_and_groups_of_its_topic(moldau_broker: Broker
 
 
 @pytest.mark.proves("O3")
-def test_an_end_that_nobody_tells_is_no_offset(moldau_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_offset_lookup_is_an_error(moldau_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = moldau_broker.create_topic(f"silent-{uuid.uuid4().hex}", partitions=2)
     with moldau_broker.client() as client:
         assert ends_of(client, topic) == {0: 0, 1: 0}

@@ -39,12 +39,12 @@ TOPICS = ("clicks", "page-views", "a.b", "users", "1st")
         ("select 1", []),
     ],
 )
-def test_the_topics_of_a_query_are_those_it_names(query: str, topics: list[str]) -> None:
+def test_topics_named_by_a_query_are_found(query: str, topics: list[str]) -> None:
     assert named_topics(query, TOPICS) == topics
 
 
 @pytest.mark.proves("D3", part="moldau sql")
-def test_of_topics_that_differ_in_capitals_the_one_that_is_written_is_meant() -> None:
+def test_topic_names_that_differ_in_case_only_must_match_exactly() -> None:
     """A view of the other would take its place: a session knows only one of both names."""
     topics = ("Clicks", "clicks", "users")
     assert named_topics("select * from clicks join Users", topics) == ["clicks", "users"]
@@ -54,12 +54,12 @@ def test_of_topics_that_differ_in_capitals_the_one_that_is_written_is_meant() ->
             named_topics(query, topics)
 
 
-def test_a_sample_has_the_newest_of_every_partition() -> None:
+def test_sample_has_the_newest_records_of_every_partition() -> None:
     ends = {TopicPartition("t", 0): (10, 5000), TopicPartition("t", 1): (0, 3)}
     assert json.loads(sample_starts(ends, 100)) == {"t": {"0": 4950, "1": 0}}
 
 
-def test_a_query_without_a_topic_is_refused_before_anything_starts(moldau_broker: Broker) -> None:
+def test_query_without_a_topic_is_rejected(moldau_broker: Broker) -> None:
     result = CliRunner().invoke(app, ["sql", "select 1", "-b", moldau_broker.bootstrap_servers])
     assert result.exit_code == 1
     assert "names no topic" in result.stderr
@@ -81,7 +81,7 @@ class HalfDown(AsyncClient):
 
 
 @pytest.mark.proves("D3", part="moldau sql")
-def test_a_query_does_not_mind_the_state_of_topics_that_it_does_not_name(moldau_broker: Broker) -> None:
+def test_query_ignores_unavailable_topics_it_does_not_name(moldau_broker: Broker) -> None:
     name = f"tables-{uuid.uuid4().hex}"
     named, other = (moldau_broker.create_topic(f"{name}-{each}", partitions=2) for each in ("named", "other"))
 

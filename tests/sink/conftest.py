@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sink_lives import PARTITIONS, Sink, end_all
+from sink_drivers import PARTITIONS, Sink, end_all
 
 from moldau.testing import Broker
 from pyspark_moldau.options.sink_options import SinkOptions, sink_stream_options

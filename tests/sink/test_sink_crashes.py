@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from sink_lives import PARTITIONS, Sink, read_output
+from sink_drivers import PARTITIONS, Sink, read_output
 
 from moldau.testing import Broker
 from pyspark_moldau.sink.transaction_commit import FAIL_POINTS
@@ -110,14 +110,16 @@ def assert_once(case: Case, sink: Sink, committer: str) -> None:
 
 @pytest.mark.proves("D2")
 @pytest.mark.parametrize("case", MATRIX * RUNS or SAMPLE, ids=str)
-def test_a_batch_is_out_exactly_once_wherever_its_driver_died(case: Case, make_sink: Callable[..., Sink]) -> None:
+def test_batch_is_committed_exactly_once_wherever_its_driver_crashes(
+    case: Case, make_sink: Callable[..., Sink]
+) -> None:
     sink = make_sink(**(LARGE if case.is_large else SMALL), sender=case.sender)
     assert_once(case, sink, crash(case, sink))
 
 
 @pytest.mark.parametrize("sender", SENDERS)
 @pytest.mark.parametrize("later_s", LATER_S * RUNS * 5 or LATER_S[2:3])
-def test_a_driver_that_dies_while_it_commits_has_committed_all_or_nothing(
+def test_driver_killed_during_a_commit_has_committed_all_or_nothing(
     later_s: float, sender: str, make_sink: Callable[..., Sink]
 ) -> None:
     sink = make_sink(**LARGE, sender=sender)
@@ -130,7 +132,7 @@ def test_a_driver_that_dies_while_it_commits_has_committed_all_or_nothing(
 
 
 @pytest.mark.proves("D2")
-def test_a_checkpoint_older_than_the_sink_is_refused(make_sink: Callable[..., Sink]) -> None:
+def test_checkpoint_older_than_the_sink_is_rejected(make_sink: Callable[..., Sink]) -> None:
     sink = make_sink(**SMALL)
     assert sink.life("first", [0, 1, 2]).ends() == ["published 0", "published 1", "published 2"]
     (said,) = sink.life("last", [1]).ends()
@@ -141,9 +143,7 @@ def test_a_checkpoint_older_than_the_sink_is_refused(make_sink: Callable[..., Si
 
 @pytest.mark.parametrize("sender", SENDERS)
 @pytest.mark.parametrize("place", ["begun", "publishing", "flushed"] if RUNS else ["flushed"])
-def test_a_broker_that_dies_under_a_commit_loses_nothing_and_doubles_nothing(
-    place: str, sender: str, tmp_path: Path
-) -> None:
+def test_broker_killed_during_a_commit_causes_no_loss_or_duplicate(place: str, sender: str, tmp_path: Path) -> None:
     with Broker(settings={"auto.create.topics.enable": "false", "moldau.metrics.listener": ""}) as broker:
         topic = broker.create_topic("out", PARTITIONS)
         sink = Sink(servers=broker.bootstrap_servers, topic=topic, writer="query", staging=tmp_path, sender=sender)

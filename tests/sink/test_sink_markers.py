@@ -37,7 +37,7 @@ def markers(broker: Broker, topic: str) -> CommitMarkers:
     return made
 
 
-def test_each_writer_finds_its_own_newest_marker(broker: Broker, markers: CommitMarkers) -> None:
+def test_each_writer_finds_its_newest_marker(broker: Broker, markers: CommitMarkers) -> None:
     one, other = (Writer(broker.bootstrap_servers, markers.topic, name) for name in ("one", "other"))
     assert markers.newest("one") is None
     for batch in range(3):
@@ -48,7 +48,7 @@ def test_each_writer_finds_its_own_newest_marker(broker: Broker, markers: Commit
     assert markers.newest("on") is None
 
 
-def test_a_marker_of_an_aborted_transaction_is_none(broker: Broker, markers: CommitMarkers) -> None:
+def test_marker_of_an_aborted_transaction_is_ignored(broker: Broker, markers: CommitMarkers) -> None:
     writer = Writer(broker.bootstrap_servers, markers.topic, "one")
     writer.mark(0)
     writer.send(1)
@@ -57,7 +57,7 @@ def test_a_marker_of_an_aborted_transaction_is_none(broker: Broker, markers: Com
 
 
 @pytest.mark.proves("D2")
-def test_an_open_transaction_of_another_writer_is_not_waited_for(broker: Broker, markers: CommitMarkers) -> None:
+def test_open_transaction_of_another_writer_does_not_block(broker: Broker, markers: CommitMarkers) -> None:
     one, other = (Writer(broker.bootstrap_servers, markers.topic, name) for name in ("one", "other"))
     one.mark(0)
     other.send(7)
@@ -67,9 +67,7 @@ def test_an_open_transaction_of_another_writer_is_not_waited_for(broker: Broker,
 
 
 @pytest.mark.proves("D2")
-def test_a_marker_behind_an_open_transaction_of_another_writer_is_never_overlooked(
-    broker: Broker, markers: CommitMarkers
-) -> None:
+def test_marker_behind_an_open_transaction_is_not_missed(broker: Broker, markers: CommitMarkers) -> None:
     one, other = (Writer(broker.bootstrap_servers, markers.topic, name) for name in ("one", "other"))
     one.mark(0)
     other.send(7)

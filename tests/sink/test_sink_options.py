@@ -15,21 +15,21 @@ SERVERS = {"kafka.bootstrap.servers": "here:9092"}
 TOPIC = {**SERVERS, "topic": "out"}
 
 
-def test_a_stream_is_exactly_once_and_a_batch_at_least_once_unless_told_otherwise() -> None:
+def test_stream_defaults_to_exactly_once_and_batch_to_at_least_once() -> None:
     assert sink_stream_options(TOPIC).guarantee is Guarantee.EXACTLY_ONCE
     assert sink_batch_options(TOPIC).guarantee is Guarantee.AT_LEAST_ONCE
     chosen = {**TOPIC, "deliveryguarantee": "at-least-once"}
     assert sink_stream_options(chosen).guarantee is Guarantee.AT_LEAST_ONCE
 
 
-def test_an_application_and_its_version_make_a_batch_exactly_once() -> None:
+def test_txn_app_id_and_version_make_a_batch_exactly_once() -> None:
     options = sink_batch_options({**TOPIC, "txnAppId": "nightly", "txnVersion": "17"})
     assert options.guarantee is Guarantee.EXACTLY_ONCE
     assert options.identity == BatchIdentity("nightly@out", 17, is_user_versioned=True)
 
 
 @pytest.mark.proves("D2")
-def test_no_two_targets_of_applications_are_taken_for_one() -> None:
+def test_writer_names_of_different_targets_are_distinct() -> None:
     def writer(application: str, **topic: str) -> str:
         identity = sink_batch_options({**SERVERS, **topic, "txnAppId": application, "txnVersion": "1"}).identity
         assert identity is not None
@@ -46,7 +46,7 @@ def test_no_two_targets_of_applications_are_taken_for_one() -> None:
     assert len(set(apart)) == len(apart)
 
 
-def test_rows_are_staged_beside_the_checkpoint_or_where_it_is_said(tmp_path: Path) -> None:
+def test_rows_are_staged_beside_the_checkpoint_or_at_staging_location(tmp_path: Path) -> None:
     beside = sink_stream_options({**TOPIC, "checkpointLocation": f"file://{tmp_path}/a%20b"})
     assert beside.staging == tmp_path / "a b" / "moldau-staging"
     assert sink_stream_options({**TOPIC, "stagingLocation": str(tmp_path)}).staging == tmp_path
@@ -76,13 +76,13 @@ def test_rows_are_staged_beside_the_checkpoint_or_where_it_is_said(tmp_path: Pat
         ({"txnAppId": "a", "txnVersion": "1"}, "'txnAppId' is for batch writes"),
     ],
 )
-def test_a_stream_refuses(options: dict[str, str], words: str) -> None:
+def test_invalid_stream_option_is_rejected(options: dict[str, str], words: str) -> None:
     with pytest.raises(OptionError, match=words):
         sink_stream_options({**TOPIC, **options})
 
 
 @pytest.mark.proves("D2")
-def test_an_option_nobody_knows_is_warned_of_with_the_nearest_name(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_sink_option_is_logged_with_the_nearest_name(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         sink_batch_options({**TOPIC, "deliveryGarantee": "exactly-once"})
     assert "'deliverygarantee' is unknown and ignored. Is 'deliveryGuarantee' meant?" in caplog.text
@@ -101,7 +101,7 @@ def test_an_option_nobody_knows_is_warned_of_with_the_nearest_name(caplog: pytes
         ({"txnAppId": "a", "txnVersion": "1", "deliveryGuarantee": "at-least-once"}, "says otherwise"),
     ],
 )
-def test_a_batch_refuses(options: dict[str, str], words: str) -> None:
+def test_invalid_batch_option_is_rejected(options: dict[str, str], words: str) -> None:
     with pytest.raises(OptionError, match=words):
         sink_batch_options({**TOPIC, **options})
 
@@ -116,18 +116,18 @@ def test_a_batch_refuses(options: dict[str, str], words: str) -> None:
         ({"value": "binary", "headers": "string"}, "Column 'headers' has type string; it must be array<struct<"),
     ],
 )
-def test_a_column_of_a_wrong_type_is_named_with_its_type(types: dict[str, str], words: str) -> None:
+def test_column_of_a_wrong_type_is_named_with_its_type(types: dict[str, str], words: str) -> None:
     with pytest.raises(OptionError, match=words):
         check_columns(types, sink_stream_options(TOPIC))
 
 
-def test_rows_need_a_topic_by_option_or_by_column() -> None:
+def test_rows_need_a_topic_option_or_column() -> None:
     with pytest.raises(OptionError, match="Set the option 'topic', or add a column 'topic'"):
         check_columns({"value": "string"}, sink_stream_options(SERVERS))
     check_columns({"value": "string", "topic": "string"}, sink_stream_options(SERVERS))
 
 
-def test_columns_that_are_not_used_may_have_any_type() -> None:
+def test_unused_columns_may_have_any_type() -> None:
     columns = {"value": "string", "topic": "int", "timestamp": "string", "offset": "map<int,int>"}
     check_columns(columns, sink_stream_options(TOPIC))
 
@@ -145,15 +145,13 @@ def test_columns_that_are_not_used_may_have_any_type() -> None:
         (4_000_000, 5_000_000_000, 400_000),
     ],
 )
-def test_a_transaction_may_stand_open_as_long_as_its_rows_and_bytes_need(
-    rows: int, size_bytes: int, timeout_ms: int
-) -> None:
+def test_transaction_timeout_grows_with_rows_and_bytes(rows: int, size_bytes: int, timeout_ms: int) -> None:
     assert transaction_timeout_ms(sink_stream_options(TOPIC), rows, size_bytes) == timeout_ms
     asked = sink_stream_options({**TOPIC, "kafka.transaction.timeout.ms": "5000"})
     assert transaction_timeout_ms(asked, rows, size_bytes) == 5000
 
 
-def test_our_own_client_sends_unless_it_cannot_or_is_told_not_to() -> None:
+def test_raw_sender_is_the_default_unless_unsupported_or_overridden() -> None:
     assert sink_stream_options(TOPIC).is_raw
     assert not sink_stream_options({**TOPIC, "sender": "librdkafka"}).is_raw
     assert not sink_stream_options({**TOPIC, "kafka.security.protocol": "SSL"}).is_raw
@@ -161,7 +159,7 @@ def test_our_own_client_sends_unless_it_cannot_or_is_told_not_to() -> None:
         sink_stream_options({**TOPIC, "kafka.security.protocol": "SASL_SSL", "sender": "raw"})
 
 
-def test_how_batches_are_made_is_read_from_the_settings_of_the_producer() -> None:
+def test_batch_settings_come_from_the_producer_settings() -> None:
     options = sink_stream_options(
         {**TOPIC, "kafka.compression.type": "zstd", "kafka.compression.zstd.level": "7", "kafka.batch.size": "16384"}
     )

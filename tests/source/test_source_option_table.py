@@ -32,12 +32,12 @@ def there() -> set[str]:
 
 
 @pytest.mark.parametrize("option", [*SOURCE, *BOTH_SIDES])
-def test_an_option_of_the_official_connector_has_tests_without_spark(option: str) -> None:
+def test_every_option_of_the_official_connector_has_a_test(option: str) -> None:
     named = table().get(option, [])
     assert named, f"the guide names no test of {option}"
     assert set(named) <= there()
 
 
 @pytest.mark.parametrize("option", SOURCE)
-def test_an_option_of_the_official_source_is_no_surprise(option: str) -> None:
+def test_every_option_of_the_official_source_is_known(option: str) -> None:
     assert KNOWN[option.lower()] == option

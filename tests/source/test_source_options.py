@@ -33,17 +33,17 @@ def named(given: dict[str, object]) -> dict[str, str]:
     return {name.replace("__", "."): str(value) for name, value in given.items()}
 
 
-def test_names_of_options_are_read_in_any_case() -> None:
+def test_option_names_are_case_insensitive() -> None:
     options = batch_options({"KAFKA.bootstrap.servers": "a:1", "SUBSCRIBE": "Clicks", "minPartitions": "7"})
     assert (options.subscription, options.partitions_min) == (Topics(("Clicks",)), 7)
 
 
-def test_subscribe_takes_several_topics_and_spaces() -> None:
+def test_subscribe_accepts_several_topics_and_spaces() -> None:
     assert batch(subscribe=" a, b ,a,, ").subscription == Topics(("a", "b"))
 
 
 @pytest.mark.proves("D1")
-def test_a_pattern_is_found_anywhere_in_a_name_unless_it_is_tied_to_the_ends() -> None:
+def test_pattern_matches_anywhere_in_a_name_unless_anchored() -> None:
     """As in the official source, which asks for no match of the whole name."""
     subscription = batch_options({"kafka.bootstrap.servers": "a:1", "subscribePattern": "click.*"}).subscription
     assert isinstance(subscription, Pattern)
@@ -77,23 +77,23 @@ def test_partitions_can_be_assigned() -> None:
         {"subscribe": "a b"},
     ],
 )
-def test_exactly_one_good_way_to_name_topics_is_needed(given: dict[str, str]) -> None:
+def test_exactly_one_valid_topic_selection_is_required(given: dict[str, str]) -> None:
     with pytest.raises(OptionError, match=r"subscribe|assign"):
         batch_options({"kafka.bootstrap.servers": "a:1"} | given)
 
 
-def test_a_missing_bootstrap_is_refused() -> None:
+def test_missing_bootstrap_servers_are_rejected() -> None:
     with pytest.raises(OptionError, match=r"kafka\.bootstrap\.servers"):
         batch_options({"subscribe": "a"})
 
 
 @pytest.mark.proves("D1")
-def test_a_stream_starts_at_the_latest_and_a_batch_at_the_earliest() -> None:
+def test_stream_starts_at_latest_and_batch_at_earliest() -> None:
     assert stream().starting == Latest()
     assert (batch().starting, batch().ending) == (Earliest(), Latest())
 
 
-def test_offsets_are_words_or_json() -> None:
+def test_offsets_are_earliest_latest_or_json() -> None:
     assert stream(startingOffsets="EARLIEST").starting == Earliest()
     options = stream(startingOffsets='{"clicks": {"0": 23, "1": -2, "2": -1}}')
     where = [TopicPartition("clicks", index) for index in range(3)]
@@ -104,7 +104,7 @@ def test_offsets_are_words_or_json() -> None:
     "text",
     ["soon", "[]", '{"a": 5}', '{"a": {"0": "5"}}', '{"a": {"0": -3}}', '{"a": {"x": 1}}', '{"a": {"0": true}}', "{"],
 )
-def test_offsets_that_are_no_offsets_are_refused(text: str) -> None:
+def test_invalid_offsets_are_rejected(text: str) -> None:
     with pytest.raises(OptionError, match="startingOffsets"):
         stream(startingOffsets=text)
 
@@ -118,12 +118,12 @@ def test_offsets_that_are_no_offsets_are_refused(text: str) -> None:
         ("startingOffsets", '{"clicks": {"0": 99999999999999999999}}'),
     ],
 )
-def test_times_and_offsets_that_no_cluster_knows_are_refused(name: str, text: str) -> None:
+def test_out_of_range_timestamps_and_offsets_are_rejected(name: str, text: str) -> None:
     with pytest.raises(OptionError, match=name):
         stream(**{name: text})
 
 
-def test_a_time_for_all_beats_times_by_partition_which_beat_offsets() -> None:
+def test_global_timestamp_overrides_timestamps_by_partition_and_offsets() -> None:
     by_time = {"startingOffsetsByTimestamp": '{"clicks": {"0": 1000}}'}
     assert stream(startingOffsets="earliest", **by_time).starting == AtTimes({TopicPartition("clicks", 0): 1000})
     assert stream(startingOffsets="earliest", startingTimestamp=5, **by_time).starting == AtTime(5)
@@ -132,24 +132,24 @@ def test_a_time_for_all_beats_times_by_partition_which_beat_offsets() -> None:
 
 
 @pytest.mark.parametrize("given", [{"startingTimestamp": "-1"}, {"startingTimestamp": "noon"}])
-def test_a_time_must_be_a_time(given: dict[str, str]) -> None:
+def test_invalid_timestamp_is_rejected(given: dict[str, str]) -> None:
     with pytest.raises(OptionError, match="startingTimestamp"):
         stream_options(MUST | given)
 
 
 @pytest.mark.parametrize("offsets", ["latest", '{"clicks": {"0": -1}}'])
-def test_a_batch_cannot_start_at_the_latest(offsets: str) -> None:
+def test_batch_cannot_start_at_latest(offsets: str) -> None:
     with pytest.raises(OptionError, match=r"startingOffsets.*batch"):
         batch(startingOffsets=offsets)
 
 
 @pytest.mark.parametrize("offsets", ["earliest", '{"clicks": {"0": -2}}'])
-def test_a_batch_cannot_end_at_the_earliest(offsets: str) -> None:
+def test_batch_cannot_end_at_earliest(offsets: str) -> None:
     with pytest.raises(OptionError, match=r"endingOffsets.*batch"):
         batch(endingOffsets=offsets)
 
 
-def test_a_batch_cannot_end_at_a_time_before_its_start() -> None:
+def test_batch_cannot_end_at_a_time_before_its_start() -> None:
     times = ['{"clicks": {"0": 5, "1": 5}}', '{"clicks": {"0": 5, "1": 4}}']
     with pytest.raises(OptionError, match=r"end before it starts.*clicks-1"):
         batch(startingOffsetsByTimestamp=times[0], endingOffsetsByTimestamp=times[1])
@@ -157,7 +157,7 @@ def test_a_batch_cannot_end_at_a_time_before_its_start() -> None:
 
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
-def test_a_stream_has_no_end(name: str) -> None:
+def test_stream_rejects_ending_options(name: str) -> None:
     with pytest.raises(OptionError, match=f"{name}.*stream"):
         stream_options(MUST | {name: "latest"})
 
@@ -167,7 +167,7 @@ def test_a_stream_has_no_end(name: str) -> None:
     ["auto.offset.reset", "key.deserializer", "value.deserializer", "enable.auto.commit", "interceptor.classes"],
 )
 @pytest.mark.parametrize("parse", [batch_options, stream_options])
-def test_settings_that_would_break_the_source_are_refused(
+def test_settings_that_break_the_source_are_rejected(
     name: str, parse: Callable[[dict[str, str]], SourceOptions]
 ) -> None:
     with pytest.raises(OptionError, match=name):
@@ -182,7 +182,7 @@ def test_counts_must_be_positive(name: str, value: str) -> None:
 
 
 @pytest.mark.proves("D1")
-def test_the_least_of_a_trigger_cannot_be_above_the_most() -> None:
+def test_min_offsets_cannot_exceed_max_offsets_per_trigger() -> None:
     with pytest.raises(OptionError, match=r"minOffsetsPerTrigger.*maxOffsetsPerTrigger"):
         stream(minOffsetsPerTrigger=11, maxOffsetsPerTrigger=10)
     with pytest.raises(OptionError, match=r"minOffsetsPerTrigger.*maxOffsetsPerTrigger"):
@@ -190,7 +190,7 @@ def test_the_least_of_a_trigger_cannot_be_above_the_most() -> None:
     assert stream(minOffsetsPerTrigger=10, maxOffsetsPerTrigger=10).offsets_per_trigger_min == 10
 
 
-def test_a_batch_ignores_rates_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_batch_ignores_rates_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         options = batch(maxOffsetsPerTrigger=6, minOffsetsPerTrigger=5, maxTriggerDelay="a while")
     assert options.offsets_per_trigger_max is options.offsets_per_trigger_min is None
@@ -202,13 +202,13 @@ def test_a_batch_ignores_rates_with_a_warning(caplog: pytest.LogCaptureFixture) 
 
 
 @pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger"])
-def test_a_rate_must_be_a_number(name: str) -> None:
+def test_rate_must_be_a_number(name: str) -> None:
     assert stream(maxOffsetsPerTrigger=7).offsets_per_trigger_max == 7
     with pytest.raises(OptionError, match=name):
         stream_options(MUST | {name: "many"})
 
 
-def test_patience_is_as_in_the_official_source_unless_said() -> None:
+def test_timeouts_and_retries_default_to_those_of_the_official_source() -> None:
     options = batch()
     assert (options.poll_timeout_ms, options.retries, options.retry_interval_ms) == (120_000, 3, 10)
     words = {"kafkaConsumer.pollTimeoutMs": "5", "fetchOffset.numRetries": "0", "fetchOffset.retryIntervalMs": "7"}
@@ -222,11 +222,11 @@ def test_patience_is_as_in_the_official_source_unless_said() -> None:
 @pytest.mark.parametrize(
     ("text", "ms"), [("15m", 900_000), ("30s", 30_000), ("500ms", 500), ("7", 7), ("2 h", 7_200_000)]
 )
-def test_the_delay_is_a_duration(text: str, ms: int) -> None:
+def test_trigger_delay_is_parsed_as_a_duration(text: str, ms: int) -> None:
     assert stream(maxTriggerDelay=text).trigger_delay_ms_max == ms
 
 
-def test_the_delay_is_15_minutes_unless_said_and_must_be_one() -> None:
+def test_trigger_delay_defaults_to_15_minutes_and_must_be_valid() -> None:
     assert stream().trigger_delay_ms_max == 900_000
     with pytest.raises(OptionError, match="maxTriggerDelay"):
         stream(maxTriggerDelay="a while")
@@ -241,33 +241,33 @@ def test_flags_are_true_or_false() -> None:
         batch(failOnDataLoss="maybe")
 
 
-def test_a_start_time_after_the_last_record_is_an_error_unless_said() -> None:
+def test_start_time_after_the_last_record_is_an_error_by_default() -> None:
     assert not stream().falls_back_to_latest
     assert stream(startingOffsetsByTimestampStrategy="latest").falls_back_to_latest
     with pytest.raises(OptionError, match="startingOffsetsByTimestampStrategy"):
         stream(startingOffsetsByTimestampStrategy="never")
 
 
-def test_the_group_of_the_progress_is_named_or_the_clients_own_or_none() -> None:
+def test_commit_group_is_commit_offsets_or_group_id_or_none() -> None:
     assert stream().group is None
     assert stream(kafka__group__id="a").group == "a"
     assert stream(kafka__group__id="a", commitOffsets="b").group == "b"
 
 
-def test_clients_that_need_a_group_get_the_users_or_one_with_the_prefix() -> None:
+def test_reading_group_is_group_id_or_the_prefix() -> None:
     assert stream(kafka__group__id="a", groupIdPrefix="p").reading_group == "a"
     assert stream(groupIdPrefix="p").reading_group == "p"
     assert stream().reading_group == "moldau-spark"
 
 
-def test_committed_reads_are_asked_for_and_are_not_the_default() -> None:
+def test_read_committed_must_be_requested() -> None:
     assert not batch().kafka.reads_committed
     assert batch_options(MUST | {"kafka.isolation.level": "read_committed"}).kafka.reads_committed
     with pytest.raises(OptionError, match=r"isolation\.level"):
         batch_options(MUST | {"kafka.isolation.level": "READ"})
 
 
-def test_tls_is_read_by_librdkafka() -> None:
+def test_tls_requires_librdkafka() -> None:
     assert batch().fetcher is Fetcher.RAW
     assert batch(fetcher="librdkafka").fetcher is Fetcher.LIBRDKAFKA
     assert batch(kafka__security__protocol="SSL").fetcher is Fetcher.LIBRDKAFKA
@@ -275,7 +275,7 @@ def test_tls_is_read_by_librdkafka() -> None:
         batch(kafka__security__protocol="SASL_SSL", fetcher="raw")
 
 
-def test_an_option_nobody_knows_is_warned_of_with_the_nearest_name(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_source_option_is_logged_with_the_nearest_name(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         batch(startingOfsets="earliest")
     assert "startingOffsets" in caplog.text

@@ -47,7 +47,7 @@ def through(frame: Any, *steps: Any) -> Any:
 
 
 @pytest.mark.proves("D3")
-def test_what_is_no_event_is_told_apart_with_its_reason(spark: Any) -> None:
+def test_invalid_events_become_dead_letters_with_the_reason(spark: Any) -> None:
     good = [event(number, "u", START_MS + number) for number in range(3)]
     frame = through(raw(spark, [*good, None, *BAD]), *Activity.checking(), SqlStep(sorted_out("out")))
     found = frame.collect()
@@ -106,9 +106,7 @@ def made(topic: str, broker: Broker, folder: Path, **changes: Any) -> Activity:
 
 
 @pytest.mark.proves("D3")
-def test_the_ejected_pipeline_does_the_same_by_itself(
-    spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
-) -> None:
+def test_ejected_activity_gives_the_same_results(spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path) -> None:
     fill(moldau_broker, topic, 0, 60)
     job = made(topic, moldau_broker, tmp_path)
     script = job.script(master="local[2]", checkpoint=str(tmp_path / "checkpoint"), once=True)
@@ -121,7 +119,7 @@ def test_the_ejected_pipeline_does_the_same_by_itself(
     assert {name for name in SETTINGS if spark.conf.get(name) != SETTINGS[name]} == set()
 
 
-def test_a_report_of_an_empty_topic_is_made_too(spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_report_of_an_empty_topic_is_written(spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path) -> None:
     job = made(topic, moldau_broker, tmp_path)
     with moldau_broker.client() as client:
         job.create_topics(client, 1)
@@ -131,7 +129,7 @@ def test_a_report_of_an_empty_topic_is_made_too(spark: Any, moldau_broker: Broke
 
 
 @pytest.mark.proves("D3", part="the report")
-def test_a_report_counts_letters_that_others_have_put_among_the_dead_ones(
+def test_report_counts_dead_letters_of_other_producers(
     spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     job = made(topic, moldau_broker, tmp_path)
@@ -143,9 +141,7 @@ def test_a_report_counts_letters_that_others_have_put_among_the_dead_ones(
     assert (report.refused, report.dead_letters) == (2, [Share("None", 2)])
 
 
-def test_events_that_come_too_late_are_left_out_and_counted(
-    spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
-) -> None:
+def test_late_events_are_dropped_and_counted(spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path) -> None:
     del spark
     job = made(topic, moldau_broker, tmp_path, rows_per_batch_max=1)
     with moldau_broker.client() as client:

@@ -80,9 +80,7 @@ class Stream:
 
 
 @pytest.mark.proves("D3", "D4")
-def test_a_stream_is_seen_while_it_runs_stopped_in_order_and_goes_on(
-    moldau_broker: Broker, topic: str, tmp_path: Path
-) -> None:
+def test_activity_stream_is_shown_stopped_and_resumed(moldau_broker: Broker, topic: str, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, f"activity-{topic}")
     first = fill(moldau_broker, topic, 0, 60)
     options = ("--master", "local[2]", "--partitions", str(PARTITIONS), "--lateness", "5 minutes")

@@ -22,7 +22,7 @@ def files_of(folder: Path) -> list[str]:
 
 
 @pytest.mark.proves("D3", part="archive and restore")
-def test_times_of_any_age_are_read_as_they_were(spark: Any, tmp_path: Path) -> None:
+def test_timestamps_of_any_age_round_trip(spark: Any, tmp_path: Path) -> None:
     rows = [{"offset": at, "timestamp": time_us, "timestampType": 0} for at, time_us in enumerate(TIMES_US)]
     batch = pa.RecordBatch.from_pylist(rows, schema=ROW_WITH_HEADERS)
     list(Filing(str(tmp_path), "snappy").filed(iter([batch]), 0))
@@ -31,9 +31,7 @@ def test_times_of_any_age_are_read_as_they_were(spark: Any, tmp_path: Path) -> N
 
 
 @pytest.mark.proves("D3", part="archive and restore")
-def test_where_python_cannot_write_spark_does_and_tasks_go_on_where_it_can(
-    spark: Any, moldau_broker: Broker, tmp_path: Path
-) -> None:
+def test_spark_writes_the_archive_where_tasks_cannot(spark: Any, moldau_broker: Broker, tmp_path: Path) -> None:
     spark._jsc.hadoopConfiguration().set("fs.viewfs.mounttable.lakes.link./here", f"file:{tmp_path}")
     topic = moldau_broker.create_topic("kept-elsewhere", partitions=2, **{"retention.ms": "-1"})
     fill(moldau_broker, topic)

@@ -45,9 +45,7 @@ def topic(moldau_broker: Broker) -> str:
 
 
 @pytest.mark.proves("O3", "D3")
-def test_archived_deleted_and_restored_it_is_identical(
-    spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
-) -> None:
+def test_restored_topic_equals_the_deleted_one(spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path) -> None:
     fill(moldau_broker, topic)
     transact(moldau_broker, topic, is_commit=False)
     transact(moldau_broker, topic, is_commit=True)
@@ -79,9 +77,7 @@ def test_archived_deleted_and_restored_it_is_identical(
 
 
 @pytest.mark.proves("O3")
-def test_all_groups_are_those_of_readers_and_not_of_whoever_archives(
-    spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
-) -> None:
+def test_all_groups_excludes_those_of_archives(spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path) -> None:
     """Theirs only show how far they are: in a topic that they do not read, that would be a lag that never ends."""
     fill(moldau_broker, topic)
     job = archive(moldau_broker, topic, tmp_path)
@@ -96,7 +92,7 @@ def test_all_groups_are_those_of_readers_and_not_of_whoever_archives(
 
 
 @pytest.mark.proves("O3")
-def test_a_moment_is_restored_beside_the_topic(spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_topic_is_restored_up_to_a_time(spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path) -> None:
     fill(moldau_broker, topic)
     job = archive(moldau_broker, topic, tmp_path, ending=f'{{"{topic}": {{"0": 30, "1": 30}}}}')
     before, until_ms = dump(moldau_broker, topic), START_MS + 40_000
@@ -113,7 +109,7 @@ def test_a_moment_is_restored_beside_the_topic(spark: Any, moldau_broker: Broker
 
 
 @pytest.mark.proves("D3")
-def test_a_replayed_batch_and_a_lost_checkpoint_leave_each_record_once(
+def test_replayed_batch_or_lost_checkpoint_duplicates_nothing(
     spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     fill(moldau_broker, topic)
@@ -130,7 +126,7 @@ def test_a_replayed_batch_and_a_lost_checkpoint_leave_each_record_once(
 
 
 @pytest.mark.proves("D3", part="archive and restore")
-def test_writers_that_take_turns_archive_each_record_once(
+def test_alternating_writers_archive_each_record_once(
     spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     fill(moldau_broker, topic)
@@ -147,7 +143,7 @@ def test_writers_that_take_turns_archive_each_record_once(
 
 
 @pytest.mark.proves("D3", part="archive and restore")
-def test_a_first_batch_that_was_not_committed_is_neither_doubled_nor_lost(
+def test_uncommitted_first_batch_is_archived_once(
     spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     """The archive goes on with a new checkpoint, and its first batch is in place when it dies."""
@@ -170,9 +166,7 @@ def test_a_first_batch_that_was_not_committed_is_neither_doubled_nor_lost(
 
 
 @pytest.mark.proves("D3", part="archive and restore")
-def test_a_note_is_there_whenever_its_writer_is_stopped(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_note_survives_an_interrupted_update(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place, steps_left = str(tmp_path / "_topic.json"), [0]
     rename = hadoop_files.replace_folder
 
@@ -196,9 +190,7 @@ def test_a_note_is_there_whenever_its_writer_is_stopped(
 
 @pytest.mark.proves("D3", part="settings of clients")
 @pytest.mark.usefixtures("spark")
-def test_large_records_come_back_with_the_settings_that_they_need(
-    moldau_broker: Broker, topic: str, tmp_path: Path
-) -> None:
+def test_large_records_are_restored_with_compression(moldau_broker: Broker, topic: str, tmp_path: Path) -> None:
     """The topic takes 1 MiB: it has 3 MB because they were compressed, and has them again if they are."""
     large = {"bootstrap.servers": moldau_broker.bootstrap_servers, "message.max.bytes": 10_000_000}
     producer = Producer({**large, "compression.type": "zstd"})
@@ -217,7 +209,7 @@ def test_large_records_come_back_with_the_settings_that_they_need(
 
 
 @pytest.mark.proves("D3", part="archive and restore")
-def test_records_are_counted_where_they_are(spark: Any) -> None:
+def test_records_are_counted_by_offset_range(spark: Any) -> None:
     rows = spark.sql("select int(id % 2) as partition, id * 1000000 as offset from range(10)")
     near = spark.sql("select 2 as partition, id as offset from range(95, 105)")
     found = buckets_of(rows.union(near), 100)
@@ -233,7 +225,7 @@ def test_records_are_counted_where_they_are(spark: Any) -> None:
 
 
 @pytest.mark.proves("O3")
-def test_a_restore_that_was_broken_off_goes_on(
+def test_interrupted_restore_resumes(
     spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(moldau_broker, topic)
@@ -257,7 +249,7 @@ def test_a_restore_that_was_broken_off_goes_on(
 
 
 @pytest.mark.proves("O3")
-def test_partitions_that_came_after_the_last_note_come_back_too(
+def test_partitions_added_after_the_last_note_are_restored(
     spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A note is a minute old, perhaps, when whoever archives dies with its cluster; and an archive grows."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from quick_settings import DRIVER_SETTINGS
-from spark_lives import held_life
+from spark_drivers import held_life
 from trapped_driver import start
 
 from moldau.testing.broker import Broker
@@ -51,7 +51,7 @@ def offsets_used(broker: Broker, topic: str) -> int:
 
 
 @pytest.mark.proves("D2")
-def test_every_row_is_out_once_though_the_driver_dies_at_each_place_of_a_commit(
+def test_rows_are_written_once_when_the_driver_crashes_during_a_commit(
     spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     for name in PLACES:

@@ -7,7 +7,7 @@ import pyspark
 import pytest
 from confluent_kafka import Producer
 from quick_settings import DRIVER_SETTINGS, JAVA_OPTIONS
-from spark_lives import live
+from spark_drivers import live
 
 from moldau.testing.broker import Broker
 from moldau_dev.spark import read_committed
@@ -43,7 +43,7 @@ def spark_home(folder: Path) -> Path:
 
 
 @pytest.mark.proves("D2", "D5")
-def test_every_row_is_out_once_though_executors_die(moldau_broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_rows_are_written_once_when_executors_crash(moldau_broker: Broker, topic: str, tmp_path: Path) -> None:
     fill(moldau_broker, topic)
     targets = {kind: moldau_broker.create_topic(f"{topic}-{kind}", partitions=2) for kind in ("stream", "batch")}
     traps: dict[str, dict[str, Any]] = {

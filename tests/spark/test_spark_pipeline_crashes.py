@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 from activity_scene import BAD, LATER_S, PARTITIONS, expected_counts, fill, ids_of, send, user_of, values
 from quick_settings import DRIVER_SETTINGS
-from spark_lives import held_life
+from spark_drivers import held_life
 from trapped_pipelines import RENAMING, run_activity, run_archive, run_transform
 
 from moldau.pipelines.activity import Activity
@@ -30,7 +30,7 @@ TRAPS: Final = {
 
 
 @pytest.mark.proves("D2", "D3", "O3", "T3")
-def test_a_driver_that_is_killed_in_the_batches_of_its_pipelines_costs_nothing(
+def test_pipelines_resume_exactly_once_when_their_driver_crashes(
     spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     job = Activity(

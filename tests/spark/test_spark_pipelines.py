@@ -58,7 +58,7 @@ def written(spark: Any, broker: Broker, topic: str) -> list[int]:
 
 
 @pytest.mark.proves("D3")
-def test_a_job_goes_on_where_it_was_and_its_folder_tells(
+def test_transform_resumes_and_saves_its_progress(
     spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     out = moldau_broker.create_topic(f"{topic}-out", partitions=2)
@@ -80,7 +80,9 @@ def test_a_job_goes_on_where_it_was_and_its_folder_tells(
     assert "input_rows_total" in (folder.path / "metrics.prom").read_text()
 
 
-def test_a_bounded_job_writes_what_lies_between(spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_bounded_transform_writes_the_given_range(
+    spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
+) -> None:
     out = moldau_broker.create_topic(f"{topic}-out", partitions=1)
     produce(moldau_broker, topic, 20)
     begin, end = (json.dumps({topic: {"0": at, "1": at}}) for at in (2, 5))
@@ -90,7 +92,9 @@ def test_a_bounded_job_writes_what_lies_between(spark: Any, moldau_broker: Broke
     assert written(spark, moldau_broker, out) == [2 * each for each in range(4, 10)]
 
 
-def test_an_ejected_job_does_the_same(spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_ejected_transform_gives_the_same_results(
+    spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
+) -> None:
     out = moldau_broker.create_topic(f"{topic}-out", partitions=1)
     produce(moldau_broker, topic, 10)
     servers = moldau_broker.bootstrap_servers
@@ -106,7 +110,7 @@ def test_an_ejected_job_does_the_same(spark: Any, moldau_broker: Broker, topic: 
     assert written(spark, moldau_broker, out) == [0, 2, 4]
 
 
-def test_a_failure_is_one_line_and_the_whole_is_kept(
+def test_failed_job_shows_one_line_and_saves_the_full_error(
     spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     del spark
@@ -152,7 +156,7 @@ def pipeline(root: Path, *words: str) -> Result:
 
 
 @pytest.mark.proves("D4")
-def test_a_running_pipeline_is_looked_at_and_stopped_from_outside(
+def test_running_pipeline_is_shown_and_stopped_by_another_process(
     spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     out, name = moldau_broker.create_topic(f"{topic}-out", partitions=1), f"transform-{topic}"

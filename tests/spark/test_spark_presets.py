@@ -54,7 +54,7 @@ def click(page: str | None, minute: float, price: float) -> dict[str, object]:
 
 
 @pytest.mark.proves("D3")
-def test_windows_are_counted_and_summed_once_when_they_are_final(
+def test_final_windows_are_aggregated_once(
     spark: Any, moldau_broker: Broker, topic: str, out: str, tmp_path: Path
 ) -> None:
     job = (
@@ -86,7 +86,7 @@ def test_windows_are_counted_and_summed_once_when_they_are_final(
 
 
 @pytest.mark.proves("D3", part="aggregate and dedupe")
-def test_fields_may_be_called_as_columns_of_ours(
+def test_fields_may_have_the_names_of_internal_columns(
     spark: Any, moldau_broker: Broker, topic: str, out: str, tmp_path: Path
 ) -> None:
     names = ("_time", "__time", "_window", "_sum_price", "_COUNT")
@@ -109,7 +109,7 @@ def test_fields_may_be_called_as_columns_of_ours(
 
 
 @pytest.mark.proves("D3")
-def test_windows_that_change_are_written_again_under_their_key(
+def test_updated_windows_are_written_again_under_their_key(
     spark: Any, moldau_broker: Broker, topic: str, out: str, tmp_path: Path
 ) -> None:
     job = f"aggregate -t {topic} --to {out} --by page --window 1m --time at --updates"
@@ -138,7 +138,7 @@ def test_windows_that_change_are_written_again_under_their_key(
 
 
 @pytest.mark.proves("D3")
-def test_repetitions_are_dropped_over_batches_and_runs_and_nothing_else_is(
+def test_duplicates_are_dropped_across_batches_and_runs(
     spark: Any, moldau_broker: Broker, topic: str, out: str, tmp_path: Path
 ) -> None:
     job = f"dedupe -t {topic} --to {out} --key id --rows-per-batch 10"
@@ -161,7 +161,7 @@ def test_repetitions_are_dropped_over_batches_and_runs_and_nothing_else_is(
 
 
 @pytest.mark.proves("D3")
-def test_keys_that_are_no_text_are_no_repetitions_of_each_other(
+def test_binary_keys_are_deduplicated_by_their_bytes(
     spark: Any, moldau_broker: Broker, topic: str, out: str, tmp_path: Path
 ) -> None:
     producer = Producer({"bootstrap.servers": moldau_broker.bootstrap_servers})
@@ -176,7 +176,7 @@ def test_keys_that_are_no_text_are_no_repetitions_of_each_other(
 
 
 @pytest.mark.proves("D1")
-def test_a_pipeline_does_not_go_on_in_a_topic_that_was_created_again(
+def test_pipeline_rejects_a_recreated_topic(
     spark: Any, moldau_broker: Broker, topic: str, out: str, tmp_path: Path
 ) -> None:
     job = f"transform -t {topic} --to {out}"

@@ -16,7 +16,7 @@ EVENTS: Final = 500
 
 
 @pytest.mark.proves("D1", "D2")
-def test_purchases_of_a_clickstream_are_in_a_topic_of_their_own_each_once(
+def test_purchases_example_writes_each_purchase_once(
     spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     target = moldau_broker.create_topic(f"{topic}-purchases", partitions=2)

@@ -9,7 +9,7 @@ from moldau_dev.spark import numbers, produce, reading
 
 
 @pytest.mark.proves("D1")
-def test_a_topic_is_a_table_without_any_registration(spark: Any, moldau_broker: Broker, topic: str) -> None:
+def test_topic_is_read_as_a_table(spark: Any, moldau_broker: Broker, topic: str) -> None:
     produce(moldau_broker, topic, 100)
     frame = reading(spark.read, moldau_broker, topic)
     assert frame.dtypes == [
@@ -26,7 +26,7 @@ def test_a_topic_is_a_table_without_any_registration(spark: Any, moldau_broker: 
     assert {(row["topic"], row["partition"], row["timestampType"]) for row in rows} == {(topic, 0, 0), (topic, 1, 0)}
 
 
-def test_headers_come_when_they_are_asked_for(spark: Any, moldau_broker: Broker, topic: str) -> None:
+def test_headers_are_read_on_request(spark: Any, moldau_broker: Broker, topic: str) -> None:
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": moldau_broker.bootstrap_servers})
@@ -38,18 +38,18 @@ def test_headers_come_when_they_are_asked_for(spark: Any, moldau_broker: Broker,
     assert (second["headers"], second["value"], second["key"]) == (None, None, b"")
 
 
-def test_a_partition_is_split_for_tasks(spark: Any, moldau_broker: Broker, topic: str) -> None:
+def test_partition_is_split_into_tasks(spark: Any, moldau_broker: Broker, topic: str) -> None:
     produce(moldau_broker, topic, 1_000)
     frame = reading(spark.read, moldau_broker, topic, minPartitions=5)
     assert frame.rdd.getNumPartitions() == 5
     assert numbers(frame.collect()) == list(range(1_000))
 
 
-def test_a_topic_without_records_has_no_rows(spark: Any, moldau_broker: Broker, topic: str) -> None:
+def test_empty_topic_has_no_rows(spark: Any, moldau_broker: Broker, topic: str) -> None:
     assert reading(spark.read, moldau_broker, topic).count() == 0
 
 
-def test_both_fetchers_give_the_same_table(spark: Any, moldau_broker: Broker, topic: str) -> None:
+def test_both_fetchers_read_the_same_table(spark: Any, moldau_broker: Broker, topic: str) -> None:
     produce(moldau_broker, topic, 500)
     raw, oracle = (
         reading(spark.read, moldau_broker, topic, fetcher=name).orderBy("partition", "offset").collect()
@@ -69,7 +69,7 @@ def test_both_fetchers_give_the_same_table(spark: Any, moldau_broker: Broker, to
         ({"kafka__fetch__max__byte": "1"}, r"kafka.fetch.max.bytes"),
     ],
 )
-def test_a_wrong_option_is_told_in_a_sentence(
+def test_invalid_read_option_is_reported(
     spark: Any, moldau_broker: Broker, topic: str, options: dict[str, str], words: str
 ) -> None:
     with pytest.raises(Exception, match=words):

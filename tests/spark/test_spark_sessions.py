@@ -5,7 +5,7 @@ from typing import Any
 import pyspark
 
 
-def test_python_processes_of_spark_take_the_pyspark_that_is_installed(spark: Any) -> None:
+def test_python_workers_use_the_installed_pyspark(spark: Any) -> None:
     """Not the one in a zip, which each of them would compile anew."""
 
     def place(_: int) -> str:

@@ -27,7 +27,7 @@ def ask(broker: Broker, query: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.proves("D3")
-def test_topics_are_tables(spark: Any, moldau_broker: Broker, topic: str) -> None:
+def test_topics_are_queried_as_tables(spark: Any, moldau_broker: Broker, topic: str) -> None:
     del spark
     producer = Producer({"bootstrap.servers": moldau_broker.bootstrap_servers})
     for number in range(9):
@@ -55,9 +55,7 @@ def test_topics_are_tables(spark: Any, moldau_broker: Broker, topic: str) -> Non
 
 
 @pytest.mark.proves("D3", part="moldau sql")
-def test_fields_of_odd_shapes_neither_vanish_nor_stand_in_the_way(
-    spark: Any, moldau_broker: Broker, topic: str
-) -> None:
+def test_fields_of_unusual_names_and_types_are_kept(spark: Any, moldau_broker: Broker, topic: str) -> None:
     producer = Producer({"bootstrap.servers": moldau_broker.bootstrap_servers})
     capitals, lists = (moldau_broker.create_topic(f"{topic}.{each}", partitions=1) for each in ("capitals", "lists"))
     producer.produce(topic, '{"_key": "mine", "page": "/a", "page": "/b", "in": {"x": 1, "x": 2}, "n": NaN}', "k")
@@ -78,7 +76,7 @@ def test_fields_of_odd_shapes_neither_vanish_nor_stand_in_the_way(
 
 
 @pytest.mark.proves("D3", part="moldau sql")
-def test_times_that_python_has_no_word_for_are_told_too(spark: Any, moldau_broker: Broker, topic: str) -> None:
+def test_timestamps_beyond_the_range_of_python_are_shown(spark: Any, moldau_broker: Broker, topic: str) -> None:
     """A record may say any time: milliseconds that somebody took for seconds are of the year 55000."""
     del spark
     any_time = {"message.timestamp.after.max.ms": str(2**62), "message.timestamp.before.max.ms": str(2**62)}
@@ -142,7 +140,7 @@ def at_batch(spark: Any, batch: int, act: Callable[[], None]) -> threading.Threa
 
 
 @pytest.mark.proves("D3")
-def test_rows_of_a_stream_are_shown_as_they_come(spark: Any, moldau_broker: Broker, topic: str) -> None:
+def test_stream_rows_are_shown_as_they_arrive(spark: Any, moldau_broker: Broker, topic: str) -> None:
     send(moldau_broker, topic, "/a", "/b", "/a")
     more = at_batch(spark, 1, lambda: send(moldau_broker, topic, "/b", "/a"))
     query = f"select page, _offset from `{topic}` where page = '/a'"
@@ -155,7 +153,7 @@ def test_rows_of_a_stream_are_shown_as_they_come(spark: Any, moldau_broker: Brok
 
 
 @pytest.mark.proves("D3")
-def test_figures_of_a_stream_change_until_ctrl_c(spark: Any, moldau_broker: Broker, topic: str) -> None:
+def test_stream_aggregates_are_updated_until_interrupted(spark: Any, moldau_broker: Broker, topic: str) -> None:
     send(moldau_broker, topic, "/a", "/b", "/a")
     query = f"select page, count(*) as n from `{topic}` group by page"
     again = at_batch(spark, 1, lambda: send(moldau_broker, topic, "/a"))
@@ -176,7 +174,7 @@ def test_figures_of_a_stream_change_until_ctrl_c(spark: Any, moldau_broker: Brok
 
 
 @pytest.mark.proves("D3")
-def test_a_stream_shows_all_rows_that_a_batch_makes(spark: Any, moldau_broker: Broker, topic: str) -> None:
+def test_stream_shows_all_rows_of_a_batch(spark: Any, moldau_broker: Broker, topic: str) -> None:
     send(moldau_broker, topic, "/a")
     end = at_batch(spark, 1, lambda: os.kill(os.getpid(), signal.SIGINT))
     result = stream(moldau_broker, f"select explode(sequence(1, 25000)) as n from `{topic}`", "--json")
@@ -186,7 +184,7 @@ def test_a_stream_shows_all_rows_that_a_batch_makes(spark: Any, moldau_broker: B
 
 
 @pytest.mark.proves("D3")
-def test_a_table_that_is_cut_still_counts_what_it_does_not_show(spark: Any, moldau_broker: Broker, topic: str) -> None:
+def test_truncated_stream_table_counts_all_rows(spark: Any, moldau_broker: Broker, topic: str) -> None:
     pages = [f"/{number}" for number in range(20)]
     send(moldau_broker, topic, *pages)
     again = at_batch(spark, 1, lambda: send(moldau_broker, topic, *pages))
@@ -212,7 +210,7 @@ def test_a_table_that_is_cut_still_counts_what_it_does_not_show(spark: Any, mold
         ("select count(*) from (select page, count(*) from `{}` group by page)", "this query cannot be streamed: "),
     ],
 )
-def test_a_query_that_cannot_be_streamed_is_refused_in_one_line(
+def test_query_that_cannot_be_streamed_is_rejected_in_one_line(
     spark: Any, moldau_broker: Broker, topic: str, query: str, says: str
 ) -> None:
     send(moldau_broker, topic, "/a")

@@ -19,9 +19,7 @@ def committed(broker: Broker, group: str, topic: str) -> list[int]:
 
 
 @pytest.mark.proves("D1", "D4")
-def test_a_stream_goes_on_where_it_was_and_shows_its_progress(
-    spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
-) -> None:
+def test_stream_resumes_and_commits_its_progress(spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path) -> None:
     kept = Kept(spark, tmp_path)
     settings = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 40, "commitOffsets": f"group-{topic}"}
     produce(moldau_broker, topic, 100)
@@ -41,9 +39,7 @@ def test_a_stream_goes_on_where_it_was_and_shows_its_progress(
     assert committed(moldau_broker, f"group-{topic}", topic) == [56, 55]
 
 
-def test_new_partitions_are_read_from_their_beginning(
-    spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
-) -> None:
+def test_new_partitions_are_read_from_the_start(spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path) -> None:
     kept = Kept(spark, tmp_path)
     produce(moldau_broker, topic, 4)
     kept.run(reading(spark.readStream, moldau_broker, topic, startingOffsets="earliest"))
@@ -54,9 +50,7 @@ def test_new_partitions_are_read_from_their_beginning(
     assert kept.numbers == [0, 1, 2, 3, 4]
 
 
-def test_a_topic_created_again_under_a_query_fails_it(
-    spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
-) -> None:
+def test_query_fails_when_its_topic_is_recreated(spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path) -> None:
     frame = reading(spark.readStream, moldau_broker, topic, startingOffsets="earliest")
     query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
     try:
@@ -72,9 +66,7 @@ def test_a_topic_created_again_under_a_query_fails_it(
         query.stop()
 
 
-def test_a_stream_that_waits_for_records_sees_them(
-    spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
-) -> None:
+def test_waiting_stream_reads_new_records(spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path) -> None:
     seen: list[int] = []
     frame = reading(spark.readStream, moldau_broker, topic, startingOffsets="earliest")
     writing = frame.writeStream.foreachBatch(
@@ -91,7 +83,7 @@ def test_a_stream_that_waits_for_records_sees_them(
         query.stop()
 
 
-def test_an_end_is_not_for_streams(spark: Any, moldau_broker: Broker, topic: str) -> None:
+def test_stream_rejects_ending_offsets(spark: Any, moldau_broker: Broker, topic: str) -> None:
     def run() -> None:
         frame = reading(spark.readStream, moldau_broker, topic, endingOffsets="latest")
         frame.writeStream.format("noop").trigger(availableNow=True).start().awaitTermination(DONE_S_MAX)
@@ -100,7 +92,7 @@ def test_an_end_is_not_for_streams(spark: Any, moldau_broker: Broker, topic: str
         run()
 
 
-def test_a_continuous_trigger_is_refused_in_a_sentence(spark: Any, moldau_broker: Broker, topic: str) -> None:
+def test_continuous_trigger_is_rejected(spark: Any, moldau_broker: Broker, topic: str) -> None:
     frame = reading(spark.readStream, moldau_broker, topic)
     with pytest.raises(Exception, match=r"(?i)continuous processing"):
         frame.writeStream.format("noop").trigger(continuous="1 second").start().awaitTermination(DONE_S_MAX)

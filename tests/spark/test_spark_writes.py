@@ -49,7 +49,7 @@ def target(moldau_broker: Broker, topic: str) -> str:
 
 @pytest.mark.proves("D2")
 @pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
-def test_keys_values_partitions_and_headers_arrive(
+def test_keys_values_partitions_and_headers_are_written(
     spark: Any, moldau_broker: Broker, target: str, guarantee: str
 ) -> None:
     rows = [
@@ -68,7 +68,7 @@ def test_keys_values_partitions_and_headers_arrive(
     assert found[b"b"]["headers"] is None
 
 
-def test_each_row_may_name_its_topic_and_the_option_beats_it(
+def test_rows_name_their_topic_unless_the_option_does(
     spark: Any, moldau_broker: Broker, topic: str, target: str
 ) -> None:
     frame = spark.createDataFrame([(topic, "1"), (target, "2")], "topic string, value string")
@@ -78,7 +78,7 @@ def test_each_row_may_name_its_topic_and_the_option_beats_it(
     assert numbers(rows_of(spark, moldau_broker, target)) == [1, 2, 2]
 
 
-def test_times_are_kept_when_they_are_asked_for(spark: Any, moldau_broker: Broker, target: str) -> None:
+def test_timestamps_are_written_on_request(spark: Any, moldau_broker: Broker, target: str) -> None:
     frame = spark.sql("select 'x' as value, timestamp_millis(1234567890123) as timestamp")
     save(frame, moldau_broker, topic=target, includeTimestamp="true")
     (row,) = rows_of(spark, moldau_broker, target)
@@ -94,15 +94,13 @@ def test_times_are_kept_when_they_are_asked_for(spark: Any, moldau_broker: Broke
         ("select 'x' as value, cast(null as string) as topic", "the column 'topic' is null"),
     ],
 )
-def test_a_row_that_is_none_is_told_in_words(spark: Any, moldau_broker: Broker, select: str, words: str) -> None:
+def test_invalid_rows_are_reported(spark: Any, moldau_broker: Broker, select: str, words: str) -> None:
     options = {} if "topic" in select else {"topic": "some"}
     with pytest.raises(Exception, match=words):
         save(spark.sql(select), moldau_broker, **options)
 
 
-def test_rows_that_cannot_be_written_go_to_the_dead_letters(
-    spark: Any, moldau_broker: Broker, topic: str, target: str
-) -> None:
+def test_invalid_rows_become_dead_letters(spark: Any, moldau_broker: Broker, topic: str, target: str) -> None:
     rows = [(target, "1"), (None, "2"), ("no topic!", "3"), (target, "4")]
     frame = spark.createDataFrame(rows, "topic string, value string")
     save(frame, moldau_broker, deadLetterTopic=topic)
@@ -114,7 +112,7 @@ def test_rows_that_cannot_be_written_go_to_the_dead_letters(
 
 
 @pytest.mark.proves("D2")
-def test_a_stream_writes_each_batch_in_one_transaction(
+def test_stream_writes_each_batch_in_one_transaction(
     spark: Any, moldau_broker: Broker, topic: str, target: str, tmp_path: Path
 ) -> None:
     produce(moldau_broker, topic, 100)
@@ -133,7 +131,7 @@ def test_a_stream_writes_each_batch_in_one_transaction(
 
 
 @pytest.mark.proves("D2")
-def test_streams_side_by_side_go_on_whichever_process_commits(
+def test_concurrent_streams_continue_in_any_committing_process(
     spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     """As many processes as have committed at once commit in turns, for whoever comes: unequal streams change places."""
@@ -149,7 +147,7 @@ def test_streams_side_by_side_go_on_whichever_process_commits(
         assert numbers(rows_of(spark, moldau_broker, f"{topic}.{rows}")) == list(range(120))
 
 
-def test_a_stream_at_least_once_leaves_no_marker(
+def test_at_least_once_stream_leaves_no_marker(
     spark: Any, moldau_broker: Broker, topic: str, target: str, tmp_path: Path
 ) -> None:
     produce(moldau_broker, topic, 50)
@@ -161,7 +159,7 @@ def test_a_stream_at_least_once_leaves_no_marker(
         assert f"{target}-commits" not in {each.name for each in client.describe_topics()}
 
 
-def test_a_version_of_an_application_is_written_once(spark: Any, moldau_broker: Broker, target: str) -> None:
+def test_application_version_is_written_once(spark: Any, moldau_broker: Broker, target: str) -> None:
     for version, first in ((0, 0), (0, 0), (1, 10), (1, 10)):
         frame = spark.range(first, first + 10).selectExpr("cast(id as string) as value")
         save(frame, moldau_broker, topic=target, txnAppId=f"app/{target}", txnVersion=version)
@@ -171,7 +169,7 @@ def test_a_version_of_an_application_is_written_once(spark: Any, moldau_broker: 
 
 
 @pytest.mark.proves("D2")
-def test_versions_side_by_side_go_on_whichever_process_commits(spark: Any, moldau_broker: Broker, target: str) -> None:
+def test_concurrent_versions_are_committed_by_any_process(spark: Any, moldau_broker: Broker, target: str) -> None:
     """Of several processes that commit, any may get the next version, or a version once more."""
 
     def write(app: str, version: int) -> None:
@@ -187,7 +185,7 @@ def test_versions_side_by_side_go_on_whichever_process_commits(spark: Any, molda
     assert found == [(b"a", b"0"), (b"a", b"1"), (b"a", b"2"), (b"a", b"3"), (b"a", b"7"), (b"b", b"0"), (b"b", b"1")]
 
 
-def test_each_batch_of_a_stream_may_be_written_by_hand(
+def test_stream_is_written_with_foreach_batch(
     spark: Any, moldau_broker: Broker, topic: str, target: str, tmp_path: Path
 ) -> None:
     produce(moldau_broker, topic, 60)
@@ -202,7 +200,7 @@ def test_each_batch_of_a_stream_may_be_written_by_hand(
     assert numbers(rows_of(spark, moldau_broker, target)) == list(range(60))
 
 
-def test_records_that_are_read_may_be_written_as_they_are(
+def test_rows_of_the_source_are_written_unchanged(
     spark: Any, moldau_broker: Broker, topic: str, target: str, tmp_path: Path
 ) -> None:
     """A frame of the source has more columns than the sink wants, and the column `topic` of where it came from."""
@@ -216,7 +214,7 @@ def test_records_that_are_read_may_be_written_as_they_are(
     assert [tuple(each) for each in row["headers"]] == [("a", b"b")]
 
 
-def test_complete_results_are_written_and_updates_need_each_batch_by_hand(
+def test_complete_mode_is_written_and_update_mode_rejected(
     spark: Any, moldau_broker: Broker, topic: str, target: str, tmp_path: Path
 ) -> None:
     """A Python sink cannot tell Spark that it takes updates; the guide shows `foreachBatch` for them."""
@@ -231,7 +229,7 @@ def test_complete_results_are_written_and_updates_need_each_batch_by_hand(
         until_done(updates.outputMode("update"))
 
 
-def test_an_abort_removes_what_was_staged_and_touches_nothing_else(tmp_path: Path) -> None:
+def test_abort_removes_only_its_staged_files(tmp_path: Path) -> None:
     schema = StructType([StructField("value", StringType())])
     options = sink_stream_options({"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"})
     lost, kept = tmp_path / "7" / "1.arrow", tmp_path / "7" / "2.arrow"

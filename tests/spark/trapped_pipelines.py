@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from spark_lives import tell
+from spark_drivers import tell
 from trapped_sink import TrappedSource
 
 from moldau.cli.cluster_client import connect

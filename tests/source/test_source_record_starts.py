@@ -37,13 +37,13 @@ def laid_out(batches: list[list[bytes]]) -> tuple[bytes, list[Span], list[int]]:
 
 @given(st.lists(NEIGHBOURS, min_size=1, max_size=3))
 @settings(max_examples=60, deadline=None)
-def test_each_record_is_found_whatever_the_lengths_of_its_neighbours(batches: list[list[tuple[int, int]]]) -> None:
+def test_record_starts_are_found_for_any_neighbouring_lengths(batches: list[list[tuple[int, int]]]) -> None:
     lengths = [[length for count, length in batch for _ in range(count)] for batch in batches]
     content, spans, starts = laid_out([records(each) for each in lengths])
     assert find_record_starts(content, spans).tolist() == starts
 
 
-def test_lengths_that_differ_in_one_record_of_many_are_seen() -> None:
+def test_single_different_length_among_equal_ones_is_found() -> None:
     for odd in (0, 1, 62, 63, 64, 65, 298, 299):
         lengths = [100] * 300
         lengths[odd] = 101
@@ -53,7 +53,7 @@ def test_lengths_that_differ_in_one_record_of_many_are_seen() -> None:
 
 @pytest.mark.parametrize("lengths", [[100] * 200, list(range(1, 200))])
 @pytest.mark.parametrize("more", [-1, 1])
-def test_records_that_do_not_end_with_their_batch_are_refused(lengths: list[int], more: int) -> None:
+def test_records_that_do_not_end_with_their_batch_are_rejected(lengths: list[int], more: int) -> None:
     content, (span,), _ = laid_out([records(lengths)])
     with pytest.raises(CorruptMessage, match="their batch at"):
         find_record_starts(content + b"\x02\x00" * 20, [span._replace(records=span.records + more)])
@@ -61,7 +61,7 @@ def test_records_that_do_not_end_with_their_batch_are_refused(lengths: list[int]
         find_record_starts(content + b"\x02\x00" * 20, [span._replace(end=span.end + more)])
 
 
-def test_a_batch_that_lies_about_its_count_takes_no_more_memory_than_its_bytes() -> None:
+def test_false_record_count_uses_no_more_memory_than_the_batch() -> None:
     for content, (span,), _ in (laid_out([records([100] * 200)]), laid_out([records(list(range(1, 200)))])):
         tracemalloc.start()
         try:
@@ -72,7 +72,7 @@ def test_a_batch_that_lies_about_its_count_takes_no_more_memory_than_its_bytes()
             tracemalloc.stop()
 
 
-def test_a_chain_that_leads_out_of_everything_is_an_error() -> None:
+def test_record_chain_beyond_the_content_is_an_error() -> None:
     content, (span,), _ = laid_out([records(list(range(1, 200)))])
     with pytest.raises(IndexError):
         find_record_starts(content, [span._replace(records=1 << 30)])

@@ -97,11 +97,11 @@ def two() -> FakeCluster:
 # Batches
 
 
-def test_a_batch_reads_all_there_is() -> None:
+def test_batch_reads_all_records() -> None:
     assert plan_batch(batch(), two()) == [OffsetRange("t", 0, 2, 10, "id-t"), OffsetRange("t", 1, 0, 20, "id-t")]
 
 
-def test_a_batch_reads_between_offsets_and_words_for_them() -> None:
+def test_batch_reads_between_given_offsets() -> None:
     options = batch(startingOffsets={"t": {"0": -2, "1": 5}}, endingOffsets={"t": {"0": 7, "1": -1}})
     assert extents(plan_batch(options, two())) == {A: (2, 7), B: (5, 20)}
 
@@ -115,7 +115,7 @@ def test_offsets_must_name_every_partition_and_no_other(offsets: dict[str, dict[
         plan_batch(batch(endingOffsetsByTimestamp=offsets), two())
 
 
-def test_a_batch_reads_between_moments() -> None:
+def test_batch_reads_between_timestamps() -> None:
     assert extents(plan_batch(batch(startingTimestamp=4500, endingTimestamp=8000), two())) == {A: (5, 8), B: (5, 8)}
     by_partition = batch(startingOffsetsByTimestamp={"t": {"0": 0, "1": 7000}})
     assert extents(plan_batch(by_partition, two())) == {A: (2, 10), B: (7, 20)}
@@ -123,17 +123,17 @@ def test_a_batch_reads_between_moments() -> None:
     assert extents(plan_batch(until, two())) == {A: (2, 6), B: (0, 20)}
 
 
-def test_a_start_after_the_last_record_is_an_error_that_names_the_partition() -> None:
+def test_start_after_the_last_record_is_an_error() -> None:
     with pytest.raises(OptionError, match=r"t-0.*startingOffsetsByTimestampStrategy"):
         plan_batch(batch(startingTimestamp=15_000), two())
 
 
-def test_a_start_after_the_last_record_is_the_latest_where_that_is_allowed() -> None:
+def test_start_after_the_last_record_is_latest_with_the_latest_strategy() -> None:
     options = batch(startingTimestamp=15_000, startingOffsetsByTimestampStrategy="latest")
     assert extents(plan_batch(options, two())) == {B: (15, 20)}
 
 
-def test_an_end_after_the_last_record_is_the_latest() -> None:
+def test_end_after_the_last_record_is_latest() -> None:
     assert extents(plan_batch(batch(endingTimestamp=99_000), two())) == {A: (2, 10), B: (0, 20)}
 
 
@@ -147,12 +147,12 @@ def test_an_end_after_the_last_record_is_the_latest() -> None:
     ],
     ids=["offsets", "after-the-last-record", "times"],
 )
-def test_a_batch_that_would_end_before_it_starts_is_refused(given: dict[str, object]) -> None:
+def test_batch_that_ends_before_it_starts_is_rejected(given: dict[str, object]) -> None:
     with pytest.raises(OptionError, match=r"end before it starts.*t-1 from"):
         plan_batch(batch(**given), two())
 
 
-def test_a_topic_that_is_not_there_is_named() -> None:
+def test_missing_topic_or_partition_is_named() -> None:
     with pytest.raises(OptionError, match="no topic u"):
         plan_batch(batch(subscribe="t,u"), two())
     with pytest.raises(OptionError, match="t-7"):
@@ -163,14 +163,14 @@ def test_only_assigned_partitions_are_read() -> None:
     assert extents(plan_batch(batch_options({**MUST, "assign": '{"t": [1]}'}), two())) == {B: (0, 20)}
 
 
-def test_a_pattern_that_matches_nothing_reads_nothing() -> None:
+def test_pattern_without_match_reads_nothing() -> None:
     assert plan_batch(batch_options({**MUST, "subscribePattern": "x.*"}), two()) == []
 
 
 # Streams
 
 
-def test_a_stream_starts_where_it_is_told() -> None:
+def test_stream_starts_at_starting_offsets() -> None:
     assert plan(two(), stream()).initial() == {A: 10, B: 20}
     assert plan(two(), stream(startingOffsets="earliest")).initial() == {A: 2, B: 0}
     assert plan(two(), stream(startingOffsets={"t": {"0": 4, "1": -1}})).initial() == {A: 4, B: 20}
@@ -188,7 +188,7 @@ def test_a_stream_starts_where_it_is_told() -> None:
     ],
     ids=["latest", "latest-by-partition", "offsets", "time", "time-to-come"],
 )
-def test_a_first_batch_that_was_left_undone_begins_no_later_than_it_ends(given: dict[str, object]) -> None:
+def test_rerun_first_batch_does_not_start_after_its_end(given: dict[str, object]) -> None:
     """A checkpoint has the end of the first batch, and where the query would begin has moved on since."""
     cluster = FakeCluster({A: (0, 10), B: (0, 20), TopicPartition("t", 2): (0, 3)})
     run = plan(cluster, stream(**given))
@@ -203,7 +203,7 @@ def test_a_first_batch_that_was_left_undone_begins_no_later_than_it_ends(given: 
     [{"startingOffsets": "earliest"}, {"startingOffsets": "latest"}, {"startingTimestamp": 0}],
     ids=["earliest", "latest", "time"],
 )
-def test_what_a_first_batch_that_was_left_undone_can_not_read_any_more_is_a_loss(given: dict[str, object]) -> None:
+def test_records_lost_before_a_rerun_of_the_first_batch_are_a_loss(given: dict[str, object]) -> None:
     cluster = FakeCluster({A: (9, 10), B: (0, 20)})
     run = plan(cluster, stream(**given))
     with pytest.raises(RecordsLost, match="t-0 was to be read up to offset 8 and begins at 9 now"):
@@ -212,26 +212,26 @@ def test_what_a_first_batch_that_was_left_undone_can_not_read_any_more_is_a_loss
     assert A not in extents(lenient.ranges(lenient.initial(), {A: 8, B: 20}))
 
 
-def test_a_first_batch_that_was_left_undone_is_read_where_it_can_be() -> None:
+def test_rerun_first_batch_skips_new_partitions() -> None:
     cluster = FakeCluster({A: (0, 10), B: (0, 20), TopicPartition("t", 2): (0, 3)})
     run = plan(cluster, stream(startingOffsets="earliest"))
     assert extents(run.ranges(run.initial(), {A: 8, B: 20})) == {A: (0, 8), B: (0, 20)}
 
 
-def test_a_checkpoint_beats_the_starting_offsets() -> None:
+def test_checkpoint_overrides_starting_offsets() -> None:
     run = plan(two(), stream(startingOffsets="latest"))
     end = run.latest({A: 4, B: 4}, is_limited=False)
     assert extents(run.ranges({A: 4, B: 4}, end)) == {A: (4, 10), B: (4, 20)}
 
 
 @pytest.mark.proves("D1")
-def test_a_partition_found_later_starts_at_its_earliest() -> None:
+def test_new_partition_starts_at_earliest() -> None:
     run = plan(two(), stream(startingOffsets="latest"))
     end = run.latest({A: 10}, is_limited=False)
     assert extents(run.ranges({A: 10}, end)) == {B: (0, 20)}
 
 
-def test_a_new_partition_that_lost_its_first_records_is_a_loss() -> None:
+def test_new_partition_without_its_first_records_is_a_loss() -> None:
     run = plan(two(), stream())
     with pytest.raises(RecordsLost, match="t-0 starts at offset 2"):
         run.ranges({B: 0}, {A: 10, B: 20})
@@ -239,7 +239,7 @@ def test_a_new_partition_that_lost_its_first_records_is_a_loss() -> None:
     assert extents(lenient.ranges({B: 0}, {A: 10, B: 20})) == {A: (2, 10), B: (0, 20)}
 
 
-def test_a_partition_that_is_gone_is_a_loss() -> None:
+def test_missing_partition_is_a_loss() -> None:
     run = plan(FakeCluster({A: (0, 10)}), stream())
     end = run.latest({A: 5, B: 5}, is_limited=False)
     with pytest.raises(RecordsLost, match="t-1 is gone"):
@@ -250,7 +250,7 @@ def test_a_partition_that_is_gone_is_a_loss() -> None:
 
 @pytest.mark.proves("D1")
 @pytest.mark.parametrize("start", [{"t": {"0": 5}}, {"t": {"0": 5}, "u": {"0": 1}}])
-def test_a_batch_that_was_left_undone_is_done_without_the_topics_that_are_gone_since(
+def test_rerun_batch_skips_deleted_topics_without_fail_on_data_loss(
     start: dict[str, dict[str, int]], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Or else no run could ever get over it."""
@@ -264,7 +264,7 @@ def test_a_batch_that_was_left_undone_is_done_without_the_topics_that_are_gone_s
 
 
 @pytest.mark.proves("D1")
-def test_available_now_from_the_latest_loses_nothing_while_records_and_partitions_come() -> None:
+def test_available_now_from_latest_loses_nothing_while_records_arrive() -> None:
     """Spark has it look at the end first, and then at where it begins, which is behind that end by now."""
     cluster = FakeCluster({A: (0, 10)})
     run = plan(cluster, stream(startingOffsets="latest"))
@@ -275,7 +275,7 @@ def test_available_now_from_the_latest_loses_nothing_while_records_and_partition
     assert run.ranges(start, start) == []
 
 
-def test_available_now_does_not_wait_for_topics_that_are_deleted_meanwhile() -> None:
+def test_available_now_does_not_wait_for_deleted_topics() -> None:
     other = TopicPartition("u", 0)
     cluster = FakeCluster({A: (0, 10), other: (0, 4)})
     run = plan(cluster, stream(subscribe="t,u", failOnDataLoss="false"))
@@ -287,7 +287,7 @@ def test_available_now_does_not_wait_for_topics_that_are_deleted_meanwhile() -> 
     assert run.latest({A: 10, other: 4}, is_limited=True) == {A: 10, other: 4}, "all of it was read before"
 
 
-def test_a_partition_that_became_shorter_is_a_loss(caplog: pytest.LogCaptureFixture) -> None:
+def test_truncated_partition_is_a_loss(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(RecordsLost, match="up to offset 30 and ends at 20"):
         plan(two(), stream()).latest({A: 10, B: 30}, is_limited=False)
     with caplog.at_level(logging.WARNING):
@@ -298,7 +298,7 @@ def test_a_partition_that_became_shorter_is_a_loss(caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.proves("D1")
-def test_a_topic_created_again_is_a_loss_even_if_it_has_more_records_than_before() -> None:
+def test_recreated_topic_with_more_records_is_a_loss() -> None:
     cluster = two()
     run = plan(cluster, stream())
     start = run.latest({A: 2, B: 0}, is_limited=False)
@@ -308,7 +308,7 @@ def test_a_topic_created_again_is_a_loss_even_if_it_has_more_records_than_before
         run.latest(start, is_limited=False)
 
 
-def test_a_topic_created_again_is_read_from_its_beginning_where_losses_are_allowed() -> None:
+def test_recreated_topic_is_read_from_its_start_without_fail_on_data_loss() -> None:
     cluster = two()
     run = plan(cluster, stream(failOnDataLoss="false"))
     start = run.latest({A: 2, B: 0}, is_limited=False)
@@ -321,7 +321,7 @@ def test_a_topic_created_again_is_read_from_its_beginning_where_losses_are_allow
 
 
 @pytest.mark.proves("D1")
-def test_what_was_read_of_a_new_life_is_not_read_again_where_it_ends_as_the_former_one_did() -> None:
+def test_recreated_topic_with_equal_end_offsets_is_not_read_twice() -> None:
     cluster = two()
     run = plan(cluster, stream(failOnDataLoss="false"))
     start = run.latest({A: 2, B: 0}, is_limited=False)
@@ -334,7 +334,7 @@ def test_what_was_read_of_a_new_life_is_not_read_again_where_it_ends_as_the_form
 
 
 @pytest.mark.proves("D1")
-def test_a_topic_created_again_between_two_runs_is_a_loss_for_who_knows_its_former_id() -> None:
+def test_topic_recreated_between_runs_is_a_loss_with_a_known_id() -> None:
     known = json.dumps({"t": "its-former-id"})
     with pytest.raises(RecordsLost, match=r"created again: its id was its-former-id and is id-t"):
         plan(two(), stream(topicIds=known)).latest({A: 5, B: 0}, is_limited=False)
@@ -348,17 +348,17 @@ def test_a_topic_created_again_between_two_runs_is_a_loss_for_who_knows_its_form
 
 
 @pytest.mark.parametrize("text", ["t", "[]", '{"t": 1}'])
-def test_topic_ids_that_are_none_are_refused(text: str) -> None:
+def test_invalid_topic_ids_are_rejected(text: str) -> None:
     with pytest.raises(OptionError, match=r"'topicIds' must be JSON like"):
         stream(topicIds=text)
 
 
-def test_tasks_are_told_the_topic_id_for_a_batch_that_a_former_run_left_undone() -> None:
+def test_tasks_of_a_rerun_batch_get_the_topic_id() -> None:
     (first, second) = plan(two(), stream()).ranges({A: 2, B: 0}, {A: 10, B: 20})
     assert first.topic_id == second.topic_id == "id-t"
 
 
-def test_a_limit_is_kept_for_new_partitions_too() -> None:
+def test_limit_applies_to_new_partitions() -> None:
     run = plan(two(), stream(maxOffsetsPerTrigger=14))
     assert run.latest({A: 2, B: 0}, is_limited=True) == {A: 6, B: 10}
     assert plan(FakeCluster({A: (0, 10), B: (0, 10)}), stream(maxOffsetsPerTrigger=10)).latest(
@@ -366,7 +366,7 @@ def test_a_limit_is_kept_for_new_partitions_too() -> None:
     ) == {A: 5, B: 5}
 
 
-def test_a_batch_that_waits_for_more_ends_where_it_starts() -> None:
+def test_batch_that_waits_for_min_offsets_ends_where_it_starts() -> None:
     cluster = two()
     run = plan(cluster, stream(minOffsetsPerTrigger=100))
     start = run.latest({A: 2, B: 0}, is_limited=True)
@@ -378,7 +378,7 @@ def test_a_batch_that_waits_for_more_ends_where_it_starts() -> None:
 
 
 @pytest.mark.proves("D1")
-def test_available_now_reads_what_was_there_in_as_many_batches_as_it_takes() -> None:
+def test_available_now_reads_existing_records_in_several_batches() -> None:
     cluster = two()
     run = plan(cluster, stream(maxOffsetsPerTrigger=14, minOffsetsPerTrigger=14))
     run.prepare_available_now()
@@ -390,7 +390,7 @@ def test_available_now_reads_what_was_there_in_as_many_batches_as_it_takes() -> 
 
 
 @pytest.mark.proves("D4")
-def test_progress_is_committed_at_the_end_of_a_batch_and_before_the_next() -> None:
+def test_progress_is_committed_after_and_before_each_batch() -> None:
     cluster = two()
     run = plan(cluster, stream(commitOffsets="g"))
     run.latest({A: 3, B: 0}, is_limited=False)
@@ -400,7 +400,7 @@ def test_progress_is_committed_at_the_end_of_a_batch_and_before_the_next() -> No
 
 
 @pytest.mark.proves("D4")
-def test_a_query_that_waits_for_records_commits_again_before_its_group_is_forgotten() -> None:
+def test_idle_query_commits_again_before_its_group_expires() -> None:
     cluster, hour_ms, now_ms = two(), 3_600_000, [0.0]
     run = StreamPlan(stream(commitOffsets="g"), cluster, lambda: now_ms[0])
     commits_at = []
@@ -412,7 +412,7 @@ def test_a_query_that_waits_for_records_commits_again_before_its_group_is_forgot
     assert commits_at == [0, 12, 24]
 
 
-def test_no_group_means_no_commit_and_an_error_of_a_commit_does_not_stop_the_query(
+def test_commit_is_optional_and_its_failure_does_not_stop_the_query(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     cluster = two()
@@ -423,7 +423,7 @@ def test_no_group_means_no_commit_and_an_error_of_a_commit_does_not_stop_the_que
     assert "no coordinator" in caplog.text
 
 
-def test_offsets_are_stored_as_the_official_source_stores_them() -> None:
+def test_offsets_are_stored_like_those_of_the_official_source() -> None:
     offsets = {TopicPartition("u", 10): 7, TopicPartition("t", 1): 5, TopicPartition("t", 0): 3}
     assert json.dumps(offsets_json(offsets)) == '{"t": {"0": 3, "1": 5}, "u": {"10": 7}}'
     assert parse_offsets_json(offsets_json(offsets)) == offsets

@@ -81,7 +81,7 @@ def decoded(content: bytes) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("codec", list(Compression))
 @given(parts=st.lists(SAMPLES, min_size=1, max_size=4))
 @settings(max_examples=40, deadline=None)
-def test_columns_hold_what_the_records_hold(codec: Compression, parts: list[list[Sample]]) -> None:
+def test_columns_equal_the_parsed_records(codec: Compression, parts: list[list[Sample]]) -> None:
     content, base_offset = b"", 7
     for samples in parts:
         content += batch(samples, base_offset, codec)
@@ -90,36 +90,36 @@ def test_columns_hold_what_the_records_hold(codec: Compression, parts: list[list
 
 
 @pytest.mark.proves("D1")
-def test_null_is_not_empty() -> None:
+def test_null_differs_from_empty() -> None:
     content = batch([(1, None, b"", ()), (1, b"", None, ())])
     assert [(row["key"], row["value"]) for row in rows(content)] == [(None, b""), (b"", None)]
 
 
-def test_headers_are_null_where_a_record_has_none_and_keep_their_order() -> None:
+def test_headers_are_null_if_absent_and_keep_their_order() -> None:
     content = batch([(1, b"", b"", ()), (1, b"", b"", (("b", b"2"), ("a", None), ("b", b""))), (1, b"", b"", ())])
     many = [{"key": "b", "value": b"2"}, {"key": "a", "value": None}, {"key": "b", "value": b""}]
     assert [row["headers"] for row in rows(content)] == [None, many, None]
 
 
-def test_there_is_no_column_of_headers_unless_it_is_asked_for() -> None:
+def test_headers_column_exists_only_on_request() -> None:
     (made,) = decode(batch([(1, b"", b"", (("a", b"1"),))]), ALL._replace(with_headers=False))
     assert made.schema.equals(columns.ROW)
 
 
-def test_a_record_with_hundreds_of_headers_is_read_like_others() -> None:
+def test_record_with_hundreds_of_headers_is_decoded() -> None:
     many = tuple((f"h{index}", b"%d" % index) for index in range(300))
     content = batch([(1, b"", b"", many), (1, b"", b"", (("a", b"1"),))])
     assert decoded(content) == parsed(content)
 
 
 @pytest.mark.parametrize("more", [0, 100])
-def test_a_header_key_that_is_no_text_is_shown_with_replacement_characters(more: int) -> None:
+def test_invalid_utf8_in_a_header_key_is_replaced(more: int) -> None:
     headers = (("\udcff!", b"1"), *((f"{index}", b"") for index in range(more)))
     assert rows(batch([(1, b"", b"", headers)]))[0]["headers"][0] == {"key": "\ufffd!", "value": b"1"}
 
 
 @pytest.mark.proves("D1")
-def test_the_time_of_the_log_is_the_time_of_each_record_and_is_marked() -> None:
+def test_log_append_time_is_the_time_of_each_record() -> None:
     content = bytearray(numbered(3))
     struct.pack_into(">h", content, 21, 0x08)
     struct.pack_into(">q", content, 35, 99_000)
@@ -129,7 +129,7 @@ def test_the_time_of_the_log_is_the_time_of_each_record_and_is_marked() -> None:
 
 
 @pytest.mark.proves("D1")
-def test_only_offsets_in_the_range_come_out() -> None:
+def test_only_offsets_in_the_range_are_returned() -> None:
     content = numbered(10) + numbered(10, 10) + numbered(10, 20)
     assert offsets(content, ALL._replace(from_offset=8, until_offset=21)) == list(range(8, 21))
     assert offsets(content, ALL._replace(from_offset=8)) == list(range(8, 30))
@@ -137,7 +137,7 @@ def test_only_offsets_in_the_range_come_out() -> None:
 
 
 @pytest.mark.proves("D1")
-def test_gaps_of_compaction_are_gaps() -> None:
+def test_compaction_gaps_are_preserved() -> None:
     content = bytearray(numbered(2, 5))
     struct.pack_into(">i", content, 23, 9)  # the last offset delta of records that are gone
     write_checksum(content, 0, len(content))
@@ -147,7 +147,7 @@ def test_gaps_of_compaction_are_gaps() -> None:
     assert offsets(bytes(content)) == [5, 6]
 
 
-def test_a_batch_that_compaction_emptied_moves_the_position_and_gives_no_rows() -> None:
+def test_batch_emptied_by_compaction_advances_without_rows() -> None:
     content = bytearray(numbered(1, 5)[:HEADER_BYTES])
     struct.pack_into(">i", content, 8, HEADER_BYTES - 12)
     struct.pack_into(">i", content, 23, 3)
@@ -157,7 +157,7 @@ def test_a_batch_that_compaction_emptied_moves_the_position_and_gives_no_rows() 
     assert (list(iterator), iterator.next_offset) == ([], 9)
 
 
-def test_a_batch_that_is_cut_off_is_left_for_the_next_fetch() -> None:
+def test_truncated_batch_is_left_for_the_next_fetch() -> None:
     iterator = BatchIterator((numbered(3) + numbered(3, 3))[:-1], 0, 1 << 40)
     assert (len(list(iterator)), iterator.next_offset) == (1, 3)
 
@@ -179,7 +179,7 @@ def transactional(offset: int, producer_id: int) -> bytes:
     return numbered(1, offset, producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=True)
 
 
-def test_control_batches_give_no_rows_and_move_the_position() -> None:
+def test_control_batches_advance_without_rows() -> None:
     content = transactional(0, 7) + marker(1, 7, is_commit=True)
     iterator = BatchIterator(content, 0, 1 << 40)
     assert (len(list(iterator)), iterator.next_offset) == (1, 2)
@@ -187,7 +187,7 @@ def test_control_batches_give_no_rows_and_move_the_position() -> None:
 
 
 @pytest.mark.proves("D1")
-def test_aborted_records_are_left_out_up_to_the_marker_of_their_producer() -> None:
+def test_aborted_records_are_skipped_up_to_their_marker() -> None:
     content = (
         transactional(0, 7)
         + transactional(1, 8)
@@ -201,7 +201,7 @@ def test_aborted_records_are_left_out_up_to_the_marker_of_their_producer() -> No
     assert offsets(content) == [0, 1, 2, 4]
 
 
-def test_a_second_aborted_transaction_of_a_producer_is_left_out_too() -> None:
+def test_second_aborted_transaction_of_a_producer_is_skipped() -> None:
     content = (
         transactional(0, 7)
         + marker(1, 7, is_commit=False)
@@ -213,7 +213,7 @@ def test_a_second_aborted_transaction_of_a_producer_is_left_out_too() -> None:
     assert offsets(content, ALL, [AbortedTransaction(7, 4), AbortedTransaction(7, 0)]) == [2]
 
 
-def test_an_arrow_batch_has_a_bounded_number_of_rows() -> None:
+def test_arrow_batch_has_a_bounded_number_of_rows() -> None:
     content = numbered(ROWS_MAX + 5) + numbered(3, ROWS_MAX + 5)
     made = list(decode(content, ALL))
     assert max(each.num_rows for each in made) <= ROWS_MAX
@@ -221,7 +221,7 @@ def test_an_arrow_batch_has_a_bounded_number_of_rows() -> None:
 
 
 @pytest.mark.parametrize("per_batch", [1, 5, 40])
-def test_an_arrow_batch_has_a_bounded_size_however_small_its_records_came(per_batch: int) -> None:
+def test_arrow_batch_has_a_bounded_size(per_batch: int) -> None:
     big = [(1, b"", bytes(1 << 20), ())] * per_batch
     content = b"".join(batch(big, base, Compression.ZSTD) for base in range(0, 40, per_batch))
     assert len(content) < 1 << 20
@@ -242,7 +242,7 @@ def test_flipped_bits_are_found_by_the_checksum(codec: Compression) -> None:
 
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.LZ4])
-def test_bytes_with_a_good_checksum_and_bad_records_give_an_error_and_never_other_rows(codec: Compression) -> None:
+def test_corrupt_records_with_a_valid_checksum_never_give_other_rows(codec: Compression) -> None:
     """The checksum is made good again, as somebody hostile would."""
     chance = random.Random(5)
     headers = (("h", b"1"), ("i", None))
@@ -269,7 +269,7 @@ def test_bytes_with_a_good_checksum_and_bad_records_give_an_error_and_never_othe
 
 
 @pytest.mark.proves("D1")
-def test_a_record_of_negative_length_is_refused() -> None:
+def test_record_of_negative_length_is_rejected() -> None:
     body = bytearray(numbered(3)[HEADER_BYTES:])
     body[0] |= 1
     with pytest.raises(CorruptMessage, match="length"):
@@ -290,7 +290,7 @@ def wrapped(body: bytes, count: int, codec: Compression) -> bytes:
     ("position", "layout", "value"),
     [(57, ">i", -1), (57, ">i", 1 << 30), (23, ">i", -5), (0, ">q", -9), (27, ">q", 1 << 62), (57, ">i", 2)],
 )
-def test_a_header_that_lies_is_refused(position: int, layout: str, value: int) -> None:
+def test_inconsistent_batch_header_is_rejected(position: int, layout: str, value: int) -> None:
     content = bytearray(numbered(3))
     struct.pack_into(layout, content, position, value)
     write_checksum(content, 0, len(content))
@@ -298,7 +298,7 @@ def test_a_header_that_lies_is_refused(position: int, layout: str, value: int) -
         list(decode(bytes(content), ALL))
 
 
-def test_a_claim_of_very_many_records_takes_no_memory() -> None:
+def test_false_record_count_in_a_header_allocates_no_memory() -> None:
     body = numbered(3)[HEADER_BYTES:]
     tracemalloc.start()
     try:
@@ -310,7 +310,7 @@ def test_a_claim_of_very_many_records_takes_no_memory() -> None:
 
 
 @pytest.mark.parametrize("behind", [False, True])
-def test_a_record_that_reaches_into_the_next_batch_is_refused(behind: bool) -> None:
+def test_record_that_extends_into_the_next_batch_is_rejected(behind: bool) -> None:
     """Batches lie side by side in an answer: each is read within its own bounds."""
     good = numbered(3)
     body = bytearray(good[HEADER_BYTES:])
@@ -322,12 +322,12 @@ def test_a_record_that_reaches_into_the_next_batch_is_refused(behind: bool) -> N
 
 @given(st.binary(max_size=300))
 @settings(deadline=None)
-def test_noise_is_an_error_or_nothing(noise: bytes) -> None:
+def test_random_bytes_give_an_error_or_no_rows(noise: bytes) -> None:
     with contextlib.suppress(KafkaError):
         assert list(decode(noise, ALL)) == []
 
 
-def test_a_batch_that_explodes_is_refused() -> None:
+def test_batch_above_the_decompression_limit_is_rejected() -> None:
     content = wrapped(bytes(120 << 20), 1, Compression.ZSTD)
     assert read_header(content).size_bytes < 1 << 20
     with pytest.raises(MessageTooLarge):

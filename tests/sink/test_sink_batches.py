@@ -89,7 +89,7 @@ def plain(headers: Sequence[Any] | None) -> tuple[tuple[str, bytes | None], ...]
 
 @pytest.mark.proves("D2")
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_rows_come_back_from_their_batches_as_they_were(codec: str) -> None:
+def test_rows_round_trip_through_their_batches(codec: str) -> None:
     for seed in range(20):
         columns = any_rows(random.Random(seed), 1 + seed * 11)
         settings = {"kafka__compression__type": codec, "kafka__batch__size": "20000"}
@@ -103,7 +103,7 @@ def test_rows_come_back_from_their_batches_as_they_were(codec: str) -> None:
 
 
 @pytest.mark.proves("D2")
-def test_rows_go_where_the_java_clients_would_put_them_and_keep_their_order() -> None:
+def test_rows_are_partitioned_like_java_clients_and_keep_their_order() -> None:
     chance = random.Random(5)
     keys = [b"%d" % chance.randrange(40) for _ in range(2_000)]
     columns = {"key": keys, "value": [b"%d" % number for number in range(2_000)]}
@@ -124,7 +124,7 @@ def test_rows_without_a_key_are_spread_evenly_in_long_runs() -> None:
 
 
 @pytest.mark.proves("D2")
-def test_a_partition_that_is_named_beats_the_key_and_topics_are_kept_apart() -> None:
+def test_partition_column_overrides_the_key_and_topics_are_separated() -> None:
     columns = {
         "topic": ["out", "other", "out", "out"],
         "key": ["k"] * 4,
@@ -135,7 +135,7 @@ def test_a_partition_that_is_named_beats_the_key_and_topics_are_kept_apart() -> 
     assert found == {("out", 1): [b"4"], ("out", 2): [b"1", b"3"], ("other", 0): [b"2"]}
 
 
-def test_a_partition_that_does_not_exist_is_an_error_or_a_dead_letter() -> None:
+def test_row_of_a_missing_partition_fails_or_becomes_a_dead_letter() -> None:
     columns = {"value": list("12"), "partition": pa.array([0, 3], pa.int32())}
     with pytest.raises(DeliveryFailed, match="out-3 was not delivered: the topic has no such partition"):
         batched(columns, options(topic="out"))
@@ -144,7 +144,7 @@ def test_a_partition_that_does_not_exist_is_an_error_or_a_dead_letter() -> None:
     assert read(dead)[0].headers[0] == ("moldau.reason", b"column 'partition' is 3, and out has 3 partitions")
 
 
-def test_no_batch_is_much_larger_than_it_may_be_but_for_a_row_that_is() -> None:
+def test_batch_exceeds_its_size_limit_only_for_one_larger_row() -> None:
     values = [bytes(size) for size in (100, 5_000, 300_000, 10, 600_000, 20)]
     batches = batched({"value": values}, options(topic="other"))
     assert [each["rows"] for each in batches] == [4, 1, 1]
@@ -153,7 +153,7 @@ def test_no_batch_is_much_larger_than_it_may_be_but_for_a_row_that_is() -> None:
     assert all(len(each["body"]) + HEADER_BYTES < 524_288 for each in small)
 
 
-def test_small_pieces_are_put_together_and_large_ones_cut() -> None:
+def test_small_chunks_are_merged_and_large_ones_split() -> None:
     chosen = options()
     small = [
         each
@@ -167,14 +167,14 @@ def test_small_pieces_are_put_together_and_large_ones_cut() -> None:
     assert [piece.num_rows for piece in pieces] == [4] * 22 + [2]
 
 
-def test_what_is_staged_is_counted_in_records() -> None:
+def test_staged_batches_are_counted_in_records() -> None:
     rows = to_records(pa.RecordBatch.from_pydict({"value": ["x"] * 7}), options(topic="out"))
     (made,) = BatchBuilder(options(topic="out"), PARTITIONS.__getitem__, lambda: NOW_MS).batches(rows)
     assert (made.num_rows, count_rows(made)) == (1, 7)
 
 
 @pytest.mark.proves("D2")
-def test_hashes_are_those_of_the_java_clients() -> None:
+def test_key_hashes_equal_those_of_the_java_clients() -> None:
     chance = random.Random(3)
     keys = [chance.randbytes(length) for length in range(150)] * 3
     chance.shuffle(keys)
@@ -189,7 +189,7 @@ def test_hashes_are_those_of_the_java_clients() -> None:
     assert found.tolist() == [murmur2(b"abc"), murmur2(b"ef")]
 
 
-def test_numbers_of_every_size_are_written_as_the_protocol_has_them() -> None:
+def test_varints_of_every_size_are_encoded_as_in_the_protocol() -> None:
     edges = [sign * (1 << bits) + more for bits in range(63) for sign in (1, -1) for more in (-1, 0, 1)]
     octets, taken = varints(np.array(edges, np.int64))
     found = [bytes(row[:count]) for row, count in zip(octets, taken.tolist(), strict=True)]
@@ -197,14 +197,14 @@ def test_numbers_of_every_size_are_written_as_the_protocol_has_them() -> None:
 
 
 @pytest.mark.parametrize("zeros", [0, 1, 2])
-def test_numbers_have_their_zeros_behind_them(zeros: int) -> None:
+def test_varints_are_padded_with_zeros(zeros: int) -> None:
     numbers = [0, -1, 63, 64, 8191, 8192, 16_383, 16_384, 1 << 40]
     found = varint_column(np.array(numbers, np.int64), zeros).to_pylist()
     assert found == [encode_varint(number) + bytes(zeros) for number in numbers]
 
 
 @pytest.mark.parametrize("largest", [16_383, 16_384])
-def test_rows_are_joined_in_their_order_and_null_is_nothing(largest: int) -> None:
+def test_rows_are_joined_in_order_and_null_adds_nothing(largest: int) -> None:
     order, numbers = [2, 0, 1], [-1, 5, largest]
     texts = pa.array([b"before", b"a", None, b"ccc"], pa.binary()).slice(1)
     byte_rows = ByteRowBuilder()
@@ -218,6 +218,6 @@ def test_rows_are_joined_in_their_order_and_null_is_nothing(largest: int) -> Non
     assert byte_rows.build(np.array([0, 1])).to_pylist() == [wanted[0], wanted[1] + wanted[2]]
 
 
-def test_a_codec_that_nobody_knows_is_refused() -> None:
+def test_unknown_codec_is_rejected() -> None:
     with pytest.raises(ValueError, match="must be one of none, gzip, snappy, lz4, zstd, not 'brotli'"):
         options(topic="out", kafka__compression__type="brotli")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from published import read, staged, values
-from sink_lives import PARTITIONS, READ_S_MAX, end_of, is_open
+from sink_drivers import PARTITIONS, READ_S_MAX, end_of, is_open
+from sink_output import read, staged, values
 
 from moldau.client.partitioner import partition_for_key
 from moldau.client.transactions import Transactions
@@ -35,7 +35,7 @@ class Heard(list[str]):
 
 
 @pytest.mark.proves("D2")
-def test_a_row_arrives_with_all_it_has(options: SinkOptions, topic: str) -> None:
+def test_row_is_written_with_all_its_fields(options: SinkOptions, topic: str) -> None:
     identity = BatchIdentity(f"w-{topic}", 0)
     columns = {
         "key": ["a", "b", None, ""],
@@ -53,7 +53,7 @@ def test_a_row_arrives_with_all_it_has(options: SinkOptions, topic: str) -> None
 
 
 @pytest.mark.proves("D2")
-def test_a_row_has_the_time_that_it_was_given_or_is_not_written(options: SinkOptions, topic: str) -> None:
+def test_timestamp_is_written_unchanged_or_the_row_is_rejected(options: SinkOptions, topic: str) -> None:
     """librdkafka takes the time 0 for "now"."""
     identity, timed = BatchIdentity(f"w-{topic}", 0), replace(options, has_timestamps=True)
     times = [0, 1, -1] if options.is_raw else [1, -1]
@@ -71,7 +71,7 @@ def test_a_row_has_the_time_that_it_was_given_or_is_not_written(options: SinkOpt
 
 
 @pytest.mark.proves("D2")
-def test_rows_of_a_partition_are_in_the_order_of_their_tasks(options: SinkOptions, topic: str) -> None:
+def test_rows_of_a_partition_keep_the_order_of_their_tasks(options: SinkOptions, topic: str) -> None:
     identity = BatchIdentity(f"w-{topic}", 0)
     zeros = pa.array([0, 0], pa.int32())
     parts = [
@@ -82,7 +82,7 @@ def test_rows_of_a_partition_are_in_the_order_of_their_tasks(options: SinkOption
 
 
 @pytest.mark.proves("D2")
-def test_a_producer_is_kept_over_batches_and_knows_its_marker(options: SinkOptions, topic: str) -> None:
+def test_producer_is_reused_and_remembers_its_marker(options: SinkOptions, topic: str) -> None:
     heard = Heard()
     committers = BatchCommitters(heard)
     outcomes = [
@@ -95,9 +95,7 @@ def test_a_producer_is_kept_over_batches_and_knows_its_marker(options: SinkOptio
 
 
 @pytest.mark.proves("D2")
-def test_a_producer_that_may_stand_open_too_short_for_a_larger_batch_begins_anew(
-    options: SinkOptions, topic: str
-) -> None:
+def test_producer_is_replaced_when_its_timeout_is_too_short_for_a_batch(options: SinkOptions, topic: str) -> None:
     heard = Heard()
     committers = BatchCommitters(heard)
     for batch, size_bytes in enumerate((100, 4_000_000_000, 200)):
@@ -108,7 +106,7 @@ def test_a_producer_that_may_stand_open_too_short_for_a_larger_batch_begins_anew
     assert values(options) == [b"0", b"1", b"2"]
 
 
-def test_a_batch_without_rows_begins_no_transaction(options: SinkOptions, topic: str) -> None:
+def test_batch_without_rows_begins_no_transaction(options: SinkOptions, topic: str) -> None:
     heard = Heard()
     identity = BatchIdentity(f"w-{topic}", 0)
     assert not BatchCommitters(heard).commit(
@@ -118,7 +116,7 @@ def test_a_batch_without_rows_begins_no_transaction(options: SinkOptions, topic:
 
 
 @pytest.mark.proves("D2")
-def test_a_second_driver_shuts_the_first_out(options: SinkOptions, topic: str) -> None:
+def test_second_driver_fences_the_first(options: SinkOptions, topic: str) -> None:
     first, second = BatchCommitters(), BatchCommitters()
     for committers, batch in ((first, 0), (second, 1)):
         identity = BatchIdentity(f"w-{topic}", batch)
@@ -143,7 +141,7 @@ def test_processes_of_one_run_take_turns(options: SinkOptions, topic: str) -> No
 
 @pytest.mark.proves("D2")
 @pytest.mark.parametrize("idle_s_max", [3600.0, 0.0], ids=["busy", "quiet"])
-def test_a_second_run_shuts_the_first_out(
+def test_second_run_fences_the_first(
     options: SinkOptions, topic: str, idle_s_max: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transaction_commit, "_IDLE_S_MAX", idle_s_max)
@@ -175,7 +173,7 @@ def until_forgotten(broker: Broker) -> None:
 
 @pytest.mark.proves("D2")
 @pytest.mark.parametrize("sender", ["raw", "librdkafka"])
-def test_a_query_that_was_quiet_until_the_cluster_forgot_it_goes_on(
+def test_idle_query_continues_after_its_transactional_id_expired(
     forgetful: Broker, sender: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = {"kafka.bootstrap.servers": forgetful.bootstrap_servers, "topic": forgetful.create_topic("out", PARTITIONS)}
@@ -190,7 +188,7 @@ def test_a_query_that_was_quiet_until_the_cluster_forgot_it_goes_on(
 
 
 @pytest.mark.proves("D2")
-def test_a_second_run_begins_anew_in_a_process_of_the_first(options: SinkOptions, topic: str) -> None:
+def test_second_run_reinitialises_a_process_of_the_first(options: SinkOptions, topic: str) -> None:
     first, second = BatchCommitters(), BatchCommitters()
     for committers, batch, run in ((first, 0, "a"), (second, 0, "b"), (first, 1, "b")):
         identity = BatchIdentity(f"w-{topic}", batch, run=run)
@@ -198,7 +196,7 @@ def test_a_second_run_begins_anew_in_a_process_of_the_first(options: SinkOptions
     assert values(options) == [b"0", b"1"]
 
 
-def test_a_producer_is_kept_over_batches_without_rows(options: SinkOptions, topic: str) -> None:
+def test_producer_is_reused_after_batches_without_rows(options: SinkOptions, topic: str) -> None:
     heard = Heard()
     committers = BatchCommitters(heard)
     for batch, rows in enumerate((["0"], [], [], ["3"])):
@@ -228,7 +226,7 @@ def hurried(options: SinkOptions) -> SinkOptions:
 
 @pytest.mark.proves("D2")
 @pytest.mark.parametrize("place", ["publishing", "flushed"])
-def test_a_transaction_that_runs_out_of_time_says_so(
+def test_transaction_timeout_is_reported_with_its_setting(
     hurried: SinkOptions, options: SinkOptions, topic: str, place: str
 ) -> None:
     waits_at: dict[str, int] = {}
@@ -248,7 +246,7 @@ def test_a_transaction_that_runs_out_of_time_says_so(
 
 @pytest.mark.proves("D2")
 @pytest.mark.parametrize("options", ["raw"], indirect=True)  # librdkafka tells it with the abort
-def test_records_that_come_after_the_end_of_their_transaction_are_shut_out(hurried: SinkOptions, topic: str) -> None:
+def test_records_after_the_transaction_timeout_are_fenced(hurried: SinkOptions, topic: str) -> None:
     early, late = (
         staged(
             hurried,
@@ -273,7 +271,7 @@ def test_records_that_come_after_the_end_of_their_transaction_are_shut_out(hurri
 
 
 @pytest.mark.proves("D2")
-def test_a_batch_that_cannot_be_delivered_leaves_nothing_and_may_come_again(options: SinkOptions, topic: str) -> None:
+def test_undeliverable_batch_leaves_no_rows_and_can_be_retried(options: SinkOptions, topic: str) -> None:
     committers = BatchCommitters()
     identity = BatchIdentity(f"w-{topic}", 0)
     columns = {"value": ["good", "bad"], "partition": pa.array([0, 7], pa.int32())}
@@ -287,7 +285,7 @@ def test_a_batch_that_cannot_be_delivered_leaves_nothing_and_may_come_again(opti
 
 @pytest.mark.proves("D2")
 @pytest.mark.parametrize("sender", ["raw", "librdkafka"])
-def test_a_batch_that_the_broker_refuses_fails_and_leaves_nothing(
+def test_rejected_batch_leaves_no_rows_and_can_be_retried(
     broker: Broker, topic: str, tmp_path: Path, sender: str
 ) -> None:
     small = broker.create_topic(f"{topic}-small", partitions=2, max_message_bytes="2000")
@@ -304,7 +302,7 @@ def test_a_batch_that_the_broker_refuses_fails_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("sender", ["raw", "librdkafka", None])
-def test_rows_of_partitions_that_do_not_exist_go_to_the_dead_letters(
+def test_rows_of_missing_partitions_become_dead_letters(
     broker: Broker, topic: str, tmp_path: Path, sender: str | None
 ) -> None:
     dead = broker.create_topic(f"{topic}-dead")
@@ -328,7 +326,7 @@ def test_rows_of_partitions_that_do_not_exist_go_to_the_dead_letters(
 
 @pytest.mark.proves("D2")
 @pytest.mark.parametrize("sender", ["raw", "librdkafka"])
-def test_nobody_is_asked_for_topics_of_rows_that_were_put_aside(
+def test_no_metadata_is_requested_for_topics_of_dead_letters(
     broker: Broker, topic: str, tmp_path: Path, sender: str
 ) -> None:
     dead = broker.create_topic(f"{topic}-dead")
@@ -346,7 +344,7 @@ def test_nobody_is_asked_for_topics_of_rows_that_were_put_aside(
 
 
 @pytest.mark.proves("D2")
-def test_a_lost_file_leaves_nothing_and_the_batch_may_come_again(options: SinkOptions, topic: str) -> None:
+def test_lost_staging_file_leaves_no_rows_and_the_batch_can_be_retried(options: SinkOptions, topic: str) -> None:
     committers = BatchCommitters()
     identity = BatchIdentity(f"w-{topic}", 0)
     parts = [staged(options, identity, {"value": [f"{task}"]}, task) for task in (0, 1)]
@@ -360,7 +358,7 @@ def test_a_lost_file_leaves_nothing_and_the_batch_may_come_again(options: SinkOp
 
 
 @pytest.mark.proves("D2")
-def test_a_topic_that_forgets_markers_is_refused(broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_commit_topic_without_compaction_is_rejected(broker: Broker, topic: str, tmp_path: Path) -> None:
     commits = broker.create_topic(f"{topic}-commits", cleanup_policy="delete")
     servers = {"kafka.bootstrap.servers": broker.bootstrap_servers, "stagingLocation": str(tmp_path)}
     options = sink_stream_options({**servers, "topic": topic, "commitTopic": commits})
@@ -369,7 +367,7 @@ def test_a_topic_that_forgets_markers_is_refused(broker: Broker, topic: str, tmp
         BatchCommitters().commit(options, identity, [staged(options, identity, {"value": ["1"]})])
 
 
-def test_a_write_that_nobody_will_repeat_leaves_no_marker(broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_write_without_replays_leaves_no_marker(broker: Broker, topic: str, tmp_path: Path) -> None:
     servers = {"kafka.bootstrap.servers": broker.bootstrap_servers, "stagingLocation": str(tmp_path)}
     options = sink_stream_options({**servers, "topic": topic, "commitTopic": f"{topic}-commits"})
     identity = BatchIdentity("once", 0, is_durable=False)
@@ -380,14 +378,14 @@ def test_a_write_that_nobody_will_repeat_leaves_no_marker(broker: Broker, topic:
         assert f"{topic}-commits" not in {each.name for each in client.describe_topics()}
 
 
-def test_tasks_produce_by_themselves_at_least_once(options: SinkOptions) -> None:
+def test_tasks_produce_directly_when_at_least_once(options: SinkOptions) -> None:
     batch = pa.RecordBatch.from_pydict({"value": [f"{number:05}" for number in range(20_000)]})
     assert produce_all(to_records(batch, options), options) == 20_000
     assert values(options) == [b"%05d" % number for number in range(20_000)]
 
 
 @pytest.mark.proves("D2")
-def test_a_task_fails_when_its_rows_are_not_taken(options: SinkOptions, topic: str) -> None:
+def test_task_fails_when_its_rows_are_not_delivered(options: SinkOptions, topic: str) -> None:
     columns = {"value": ["x"], "partition": pa.array([9], pa.int32())}
     rows = to_records(pa.RecordBatch.from_pydict(columns), options)
     with pytest.raises(DeliveryFailed, match=f"{topic}-9"):

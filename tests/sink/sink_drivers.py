@@ -19,7 +19,7 @@ from pyspark_moldau.options.kafka_settings import producer_settings
 from pyspark_moldau.options.sink_options import COMMIT_TOPIC
 from pyspark_moldau.sink.commit_markers import CommitMarker, CommitMarkers
 
-PROGRAM: Final = Path(__file__).with_name("sink_life.py")
+PROGRAM: Final = Path(__file__).with_name("sink_driver.py")
 LIFE_S_MAX: Final = 80.0
 READ_S_MAX: Final = 60.0
 PARTITIONS: Final = 2
@@ -78,7 +78,7 @@ class Sink:
 
 @dataclass
 class Life:
-    """A process of `sink_life.py`."""
+    """A process of `sink_driver.py`."""
 
     plan: str
     lines: list[str] = field(default_factory=list)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from asking import Question, Scene
+from protocol_requests import Question, Scene
 
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression

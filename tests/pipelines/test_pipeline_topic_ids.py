@@ -30,7 +30,7 @@ def told(source: TopicSource) -> object:
 
 
 @pytest.mark.proves("D1")
-def test_a_topic_of_another_life_is_refused_once_there_is_a_checkpoint(folder: RunFolder) -> None:
+def test_recreated_topic_is_rejected_once_a_checkpoint_exists(folder: RunFolder) -> None:
     assert told(with_known_topics(SOURCE, {"clicks": "first"}, folder)) == {"clicks": "first"}
     begin(folder)
     same = with_known_topics(SOURCE, {"clicks": "first"}, folder)
@@ -41,33 +41,33 @@ def test_a_topic_of_another_life_is_refused_once_there_is_a_checkpoint(folder: R
         with_known_topics(SOURCE, {"clicks": "second"}, folder)
 
 
-def test_before_the_first_batch_nothing_is_known(folder: RunFolder) -> None:
+def test_recreated_topic_is_accepted_before_the_first_batch(folder: RunFolder) -> None:
     with_known_topics(SOURCE, {"clicks": "first"}, folder)
     assert told(with_known_topics(SOURCE, {"clicks": "second"}, folder)) == {"clicks": "second"}
 
 
 @pytest.mark.proves("D1")
-def test_a_checkpoint_elsewhere_is_known_by_its_place(folder: RunFolder) -> None:
+def test_remote_checkpoint_is_identified_by_its_path(folder: RunFolder) -> None:
     with_known_topics(SOURCE, {"clicks": "first"}, folder, "s3a://here")
     with pytest.raises(PipelineError, match="created again"):
         with_known_topics(SOURCE, {"clicks": "second"}, folder, "s3a://here")
     assert told(with_known_topics(SOURCE, {"clicks": "second"}, folder, "s3a://there")) == {"clicks": "second"}
 
 
-def test_a_bounded_job_begins_anew(folder: RunFolder) -> None:
+def test_bounded_job_ignores_earlier_topic_ids(folder: RunFolder) -> None:
     begin(folder)
     bounded = TopicSource(bootstrap_servers="here:9092", topics=("clicks",), ending="{}")
     assert with_known_topics(bounded, {"clicks": "x"}, folder) is bounded
 
 
-def test_brokers_without_ids_are_believed(folder: RunFolder) -> None:
+def test_brokers_without_topic_ids_are_accepted(folder: RunFolder) -> None:
     with_known_topics(SOURCE, {"clicks": ""}, folder)
     begin(folder)
     assert told(with_known_topics(SOURCE, {"clicks": ""}, folder)) == {"clicks": ""}
 
 
 @pytest.mark.proves("D1")
-def test_a_run_of_another_topic_erases_nothing(folder: RunFolder) -> None:
+def test_run_of_another_topic_keeps_the_saved_ids(folder: RunFolder) -> None:
     """It is refused, but only later: the checkpoint belongs to another job."""
     with_known_topics(SOURCE, {"clicks": "first"}, folder)
     begin(folder)
@@ -88,7 +88,7 @@ def beginning(source: TopicSource) -> object:
 
 @pytest.mark.proves("D1")
 @pytest.mark.parametrize("part", ["", "clean"])
-def test_a_first_batch_begins_where_it_did_when_it_is_done_again(folder: RunFolder, part: str) -> None:
+def test_rerun_first_batch_starts_at_its_original_offsets(folder: RunFolder, part: str) -> None:
     with_known_topics(starting({"clicks": {"0": 90}}), {"clicks": "x"}, folder)
     begin(folder)
     planned = folder.checkpoint / part / "offsets" / "0"
@@ -102,7 +102,7 @@ def test_a_first_batch_begins_where_it_did_when_it_is_done_again(folder: RunFold
     assert beginning(with_known_topics(SOURCE, {"clicks": "x"}, folder)) == {"clicks": {"0": 95}}
 
 
-def test_a_first_batch_from_the_start_stays_one(folder: RunFolder) -> None:
+def test_first_batch_from_earliest_stays_at_earliest(folder: RunFolder) -> None:
     with_known_topics(SOURCE, {"clicks": "x"}, folder, "s3a://here")
     again = with_known_topics(starting({"clicks": {"0": 190}}), {"clicks": "x"}, folder, "s3a://here")
     assert again.read_options()["startingOffsets"] == "earliest"
@@ -110,14 +110,14 @@ def test_a_first_batch_from_the_start_stays_one(folder: RunFolder) -> None:
     assert beginning(other) == {"clicks": {"0": 190}}
 
 
-def test_a_file_of_an_older_version_says_nothing_of_the_beginning(folder: RunFolder) -> None:
+def test_file_of_an_older_version_has_no_starting_offsets(folder: RunFolder) -> None:
     begin(folder)
     (folder.path / FILE).write_text('{"checkpoint": "s3a://here", "ids": {"clicks": "x"}}')
     again = with_known_topics(starting({"clicks": {"0": 190}}), {"clicks": "x"}, folder, "s3a://here")
     assert beginning(again) == {"clicks": {"0": 190}}
 
 
-def test_a_file_that_cannot_be_read_is_named(folder: RunFolder) -> None:
+def test_unreadable_topics_file_is_named(folder: RunFolder) -> None:
     begin(folder)
     (folder.path / FILE).write_text("[")
     with pytest.raises(PipelineError, match=r"topics.json cannot be read"):

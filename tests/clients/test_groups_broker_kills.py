@@ -59,7 +59,7 @@ class Writer(threading.Thread):
 @pytest.mark.parametrize(
     ("kind", "flavour"), FLAVOURS_TRIED, ids=[f"{kind.__name__}-{flavour}" for kind, flavour in FLAVOURS_TRIED]
 )
-def test_every_acknowledged_record_is_read_when_the_broker_is_killed(
+def test_acknowledged_records_are_read_when_the_broker_is_killed(
     own_broker: Broker, kind: type[GroupConsumer], flavour: str
 ) -> None:
     servers = own_broker.bootstrap_servers

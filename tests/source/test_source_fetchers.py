@@ -78,7 +78,7 @@ def both(wanted: SourceOptions) -> pa.Table:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_both_ways_of_reading_give_the_same_rows(moldau_broker: Broker, topic: str, codec: str) -> None:
+def test_both_fetchers_read_the_same_rows(moldau_broker: Broker, topic: str, codec: str) -> None:
     produce(moldau_broker, topic, 3_000, settings={"compression.type": codec})
     produce(moldau_broker, topic, 100, partition=1, settings={"compression.type": codec, "batch.num.messages": 3})
     rows = both(options(moldau_broker, topic))
@@ -86,7 +86,7 @@ def test_both_ways_of_reading_give_the_same_rows(moldau_broker: Broker, topic: s
     assert rows["offset"].to_pylist() == [*range(3_000), *range(100)]
 
 
-def test_pieces_of_a_partition_make_up_the_whole(moldau_broker: Broker, topic: str) -> None:
+def test_splits_of_a_partition_add_up_to_it(moldau_broker: Broker, topic: str) -> None:
     produce(moldau_broker, topic, 2_000, settings={"batch.num.messages": 150})
     wanted = options(moldau_broker, topic, minPartitions=7, maxRecordsPerPartition=500)
     ranges = planned(wanted)
@@ -94,13 +94,13 @@ def test_pieces_of_a_partition_make_up_the_whole(moldau_broker: Broker, topic: s
     assert table(read_raw, ranges, wanted).equals(both(options(moldau_broker, topic)))
 
 
-def test_small_fetches_bring_the_same_rows(moldau_broker: Broker, topic: str) -> None:
+def test_small_fetches_read_the_same_rows(moldau_broker: Broker, topic: str) -> None:
     produce(moldau_broker, topic, 1_000, settings={"batch.num.messages": 50})
     tiny = options(moldau_broker, topic, kafka__max__partition__fetch__bytes=100)
     assert both(tiny).num_rows == 1_000
 
 
-def test_what_was_produced_after_the_plan_is_not_read(moldau_broker: Broker, topic: str) -> None:
+def test_records_produced_after_planning_are_not_read(moldau_broker: Broker, topic: str) -> None:
     produce(moldau_broker, topic, 10)
     wanted = options(moldau_broker, topic)
     ranges = planned(wanted)
@@ -111,7 +111,7 @@ def test_what_was_produced_after_the_plan_is_not_read(moldau_broker: Broker, top
 
 @pytest.mark.proves("D1")
 @pytest.mark.parametrize("read", READERS)
-def test_records_that_were_deleted_are_a_loss_or_are_left_out(moldau_broker: Broker, topic: str, read: Read) -> None:
+def test_deleted_records_are_a_loss_or_are_skipped(moldau_broker: Broker, topic: str, read: Read) -> None:
     produce(moldau_broker, topic, 100, settings={"batch.num.messages": 10})
     with moldau_broker.client() as client:
         client.delete_records(topic, 0, 45)
@@ -123,7 +123,7 @@ def test_records_that_were_deleted_are_a_loss_or_are_left_out(moldau_broker: Bro
 
 
 @pytest.mark.parametrize("read", READERS)
-def test_offsets_behind_the_end_are_a_loss(moldau_broker: Broker, topic: str, read: Read) -> None:
+def test_offsets_beyond_the_end_are_a_loss(moldau_broker: Broker, topic: str, read: Read) -> None:
     produce(moldau_broker, topic, 10)
     with pytest.raises(RecordsLost):
         table(read, [OffsetRange(topic, 0, 50, 60)], options(moldau_broker, topic))
@@ -132,7 +132,7 @@ def test_offsets_behind_the_end_are_a_loss(moldau_broker: Broker, topic: str, re
 
 
 @pytest.mark.proves("D1")
-def test_a_topic_created_again_while_it_is_read_is_a_loss(moldau_broker: Broker, topic: str) -> None:
+def test_recreated_topic_is_a_loss(moldau_broker: Broker, topic: str) -> None:
     produce(moldau_broker, topic, 10)
     wanted = options(moldau_broker, topic)
     ranges = planned(wanted)
@@ -145,7 +145,7 @@ def test_a_topic_created_again_while_it_is_read_is_a_loss(moldau_broker: Broker,
 
 
 @pytest.mark.proves("D1")
-def test_a_topic_created_again_in_the_middle_of_a_task_is_a_loss(moldau_broker: Broker, topic: str) -> None:
+def test_topic_recreated_during_a_task_is_a_loss(moldau_broker: Broker, topic: str) -> None:
     small = {"batch.num.messages": 50}
     produce(moldau_broker, topic, 1_000, settings=small)
     wanted = options(moldau_broker, topic, kafka__max__partition__fetch__bytes=100)
@@ -160,7 +160,7 @@ def test_a_topic_created_again_in_the_middle_of_a_task_is_a_loss(moldau_broker: 
         list(rows)
 
 
-def test_a_range_that_never_comes_is_given_up(moldau_broker: Broker, topic: str) -> None:
+def test_fetch_of_a_range_times_out(moldau_broker: Broker, topic: str) -> None:
     produce(moldau_broker, topic, 10)
     wanted = options(moldau_broker, topic, kafkaConsumer__pollTimeoutMs=300, kafka__fetch__max__wait__ms=50)
     for read in READERS:
@@ -170,7 +170,7 @@ def test_a_range_that_never_comes_is_given_up(moldau_broker: Broker, topic: str)
 
 @pytest.mark.proves("D1")
 @pytest.mark.parametrize("read", READERS)
-def test_a_log_that_became_shorter_is_read_to_its_end_where_losses_are_allowed(
+def test_truncated_log_is_read_to_its_end_without_fail_on_data_loss(
     moldau_broker: Broker, topic: str, read: Read, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As after an election of a replica that lagged behind, or in a topic that was created again."""
@@ -180,7 +180,7 @@ def test_a_log_that_became_shorter_is_read_to_its_end_where_losses_are_allowed(
     assert f"{topic}-0 was to be read up to offset 50 and ends at 10 now" in caplog.text
 
 
-def test_a_range_whose_end_was_compacted_away_ends_without_a_loss(moldau_broker: Broker, topic: str) -> None:
+def test_range_with_a_compacted_end_is_no_loss(moldau_broker: Broker, topic: str) -> None:
     """The broker answers with no bytes at all, though its log goes further than the range."""
 
     class Compacted(AsyncClient):
@@ -199,7 +199,7 @@ def test_a_range_whose_end_was_compacted_away_ends_without_a_loss(moldau_broker:
     assert rows["offset"].to_pylist() == list(range(10))
 
 
-def test_a_broker_that_goes_away_in_the_middle_is_waited_for() -> None:
+def test_broker_restart_during_a_read_is_survived() -> None:
     with Broker() as broker:
         topic = broker.create_topic("restarted")
         produce(broker, topic, 1_000, settings={"batch.num.messages": 50})
@@ -212,7 +212,7 @@ def test_a_broker_that_goes_away_in_the_middle_is_waited_for() -> None:
         assert seen == list(range(1_000))
 
 
-def test_a_reader_that_is_left_in_the_middle_cleans_up(moldau_broker: Broker, topic: str) -> None:
+def test_abandoned_reader_closes_its_connection(moldau_broker: Broker, topic: str) -> None:
     produce(moldau_broker, topic, 1_000, settings={"batch.num.messages": 50})
     wanted = options(moldau_broker, topic, kafka__max__partition__fetch__bytes=100)
     rows = read_raw(OffsetRange(topic, 0, 0, 1_000), wanted)
@@ -220,7 +220,7 @@ def test_a_reader_that_is_left_in_the_middle_cleans_up(moldau_broker: Broker, to
     rows.close()  # type: ignore[attr-defined]
 
 
-def test_times_find_offsets(moldau_broker: Broker, topic: str) -> None:
+def test_offsets_are_found_by_timestamp(moldau_broker: Broker, topic: str) -> None:
     produce(moldau_broker, topic, 100)
     wanted = options(moldau_broker, topic)
     cluster = ConfluentCluster(wanted)
@@ -232,7 +232,7 @@ def test_times_find_offsets(moldau_broker: Broker, topic: str) -> None:
     cluster.close()
 
 
-def test_topics_are_found_by_name_and_pattern_and_missing_ones_are_left_out(moldau_broker: Broker, topic: str) -> None:
+def test_topics_are_found_by_name_and_pattern(moldau_broker: Broker, topic: str) -> None:
     wanted = options(moldau_broker, topic)
     cluster = ConfluentCluster(wanted)
     found = cluster.topics(Topics((topic, "there-is-no-such-topic")))
@@ -244,7 +244,7 @@ def test_topics_are_found_by_name_and_pattern_and_missing_ones_are_left_out(mold
 
 
 @pytest.mark.proves("D1")
-def test_a_pattern_does_not_mean_the_topics_of_the_cluster_itself(moldau_broker: Broker, topic: str) -> None:
+def test_pattern_excludes_internal_topics_of_the_source(moldau_broker: Broker, topic: str) -> None:
     cluster = ConfluentCluster(options(moldau_broker, topic))
     cluster.commit(f"group-{topic}", {TopicPartition(topic, 0): 0})
     internal = "__consumer_offsets"
@@ -256,7 +256,7 @@ def test_a_pattern_does_not_mean_the_topics_of_the_cluster_itself(moldau_broker:
 
 
 @pytest.mark.parametrize("retries", [0, 2])
-def test_the_cluster_is_asked_again_as_often_as_it_was_said(retries: int) -> None:
+def test_cluster_lookup_is_retried_num_retries_times(retries: int) -> None:
     words = {"fetchOffset.numRetries": str(retries), "fetchOffset.retryIntervalMs": "1"}
     cluster = ConfluentCluster(batch_options({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t", **words}))
     asked = []
@@ -288,7 +288,7 @@ LOGIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required userna
         ),
     ],
 )
-def test_security_that_the_broker_does_not_have_is_told_in_words(
+def test_unsupported_security_protocol_is_reported(
     moldau_broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], says: str
 ) -> None:
     monkeypatch.setattr("pyspark_moldau.source.cluster._REQUEST_S_MAX", 1.0)
@@ -310,7 +310,7 @@ def test_progress_is_committed_to_a_group(moldau_broker: Broker, topic: str) -> 
 
 
 @pytest.mark.proves("D1")
-def test_committed_readers_see_neither_aborted_records_nor_open_transactions(moldau_broker: Broker, topic: str) -> None:
+def test_read_committed_skips_aborted_and_open_transactions(moldau_broker: Broker, topic: str) -> None:
     producer = Producer({"bootstrap.servers": moldau_broker.bootstrap_servers, "transactional.id": f"tx-{topic}"})
     producer.init_transactions(30)
     for number, outcome in enumerate(itertools.islice(itertools.cycle("ca"), 6)):

@@ -15,7 +15,7 @@ def told(batch: int) -> dict[str, Any]:
 
 
 @pytest.mark.proves("D4", part="metrics")
-def test_what_is_told_after_the_end_changes_nothing(tmp_path: Path) -> None:
+def test_progress_after_the_end_is_ignored(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "clicks")
     heard: list[Progress] = []
     with folder.held(new_run("transform", {}, "local[*]")):

@@ -12,7 +12,7 @@ print(pyspark_moldau.__file__)
 """
 
 
-def test_an_executor_reads_with_the_archive_alone() -> None:
+def test_package_archive_suffices_to_read_on_an_executor() -> None:
     archive = build_package_archive()
     told = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(archive)!r}){PROGRAM}"],

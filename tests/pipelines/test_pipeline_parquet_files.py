@@ -34,7 +34,7 @@ def folder_of(tmp_path: Path) -> Path:
 
 @pytest.mark.proves("D3", part="archive and restore")
 @pytest.mark.parametrize("codec", ["snappy", "none", "gzip", "zstd", "lz4"])
-def test_a_file_has_all_that_was_read_and_is_told_of(tmp_path: Path, codec: str) -> None:
+def test_written_file_has_all_records_and_is_reported(tmp_path: Path, codec: str) -> None:
     batches = [rows(10, 5), rows(15, 0), rows(20, 7)]
     (told,) = Filing(str(folder_of(tmp_path)), codec).filed(iter(batches), 4)
     (row,) = told.to_pylist()
@@ -49,13 +49,13 @@ def test_a_file_has_all_that_was_read_and_is_told_of(tmp_path: Path, codec: str)
     assert [str(each) for each in folder_of(tmp_path).iterdir()] == [row["path"]]
 
 
-def test_where_nothing_is_read_there_is_no_file(tmp_path: Path) -> None:
+def test_no_file_is_written_without_records(tmp_path: Path) -> None:
     assert list(Filing(str(folder_of(tmp_path)), SNAPPY).filed(iter([rows(0, 0)]), 4)) == []
     assert list(folder_of(tmp_path).iterdir()) == []
 
 
 @pytest.mark.proves("D3", part="archive and restore")
-def test_of_a_task_that_fails_nothing_is_left(tmp_path: Path) -> None:
+def test_failed_task_leaves_no_parquet_file(tmp_path: Path) -> None:
     def failing() -> Iterator[pa.RecordBatch]:
         yield rows(0, 5)
         raise ConnectionError("gone")
@@ -65,7 +65,7 @@ def test_of_a_task_that_fails_nothing_is_left(tmp_path: Path) -> None:
     assert list(folder_of(tmp_path).iterdir()) == []
 
 
-def test_a_task_holds_a_row_group_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_groups_are_bounded_in_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet_source, "_GROUP_BYTES", 100_000)
     batches = [rows(number * 10, 10, bytes(10_000)) for number in range(10)]
     (told,) = Filing(str(folder_of(tmp_path)), SNAPPY).filed(iter(batches), 4)
@@ -74,7 +74,7 @@ def test_a_task_holds_a_row_group_and_no_more(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.proves("D3", part="archive and restore")
-def test_files_of_a_batch_are_gathered_and_others_removed(tmp_path: Path) -> None:
+def test_files_of_a_batch_are_moved_and_others_removed(tmp_path: Path) -> None:
     incoming = Incoming(tmp_path, "writer", SNAPPY)
     incoming.folder.mkdir(parents=True)
     paths = [incoming.folder / f"{name}.parquet" for name in ("a", "b", "of a task that died")]

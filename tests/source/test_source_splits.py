@@ -17,7 +17,7 @@ def sizes(pieces: list[OffsetRange]) -> list[int]:
     return [piece.size for piece in pieces]
 
 
-def test_without_wishes_each_partition_is_one_piece_and_empty_ones_none() -> None:
+def test_ranges_are_not_split_by_default_and_empty_ones_are_dropped() -> None:
     ranges = [
         OffsetRange("t", 1, 0, 10),
         OffsetRange("t", 0, 5, 6),
@@ -27,22 +27,22 @@ def test_without_wishes_each_partition_is_one_piece_and_empty_ones_none() -> Non
     assert split(ranges, None, None) == [OffsetRange("t", 0, 5, 6), OffsetRange("t", 1, 0, 10)]
 
 
-def test_a_piece_has_no_more_records_than_allowed() -> None:
+def test_split_has_at_most_max_records() -> None:
     assert sizes(split([OffsetRange("t", 0, 0, 10)], None, 4)) == [3, 3, 4]
     assert sizes(split([OffsetRange("t", 0, 0, 8)], None, 4)) == [4, 4]
 
 
-def test_the_largest_is_cut_first_until_there_are_enough() -> None:
+def test_largest_range_is_split_first() -> None:
     pieces = split([OffsetRange("t", 0, 0, 100), OffsetRange("t", 1, 0, 300)], 4, None)
     assert [(piece.partition, piece.size) for piece in pieces] == [(0, 100), (1, 100), (1, 100), (1, 100)]
 
 
-def test_a_single_record_is_not_cut() -> None:
+def test_single_record_is_not_split() -> None:
     assert sizes(split([OffsetRange("t", 0, 0, 3)], 100, None)) == [1, 1, 1]
     assert split([], 100, None) == []
 
 
-def test_more_pieces_than_wished_for_stay() -> None:
+def test_max_records_may_give_more_splits_than_min_partitions() -> None:
     assert len(split([OffsetRange("t", 0, 0, 100)], 2, 10)) == 10
 
 
@@ -53,7 +53,7 @@ def test_more_pieces_than_wished_for_stay() -> None:
     st.none() | st.integers(100_000, 10**7),
 )
 @settings(deadline=None)
-def test_pieces_cover_the_ranges_exactly_and_keep_both_wishes(
+def test_splits_cover_the_ranges_and_respect_both_limits(
     extents: list[tuple[int, int]], partitions_min: int | None, records_max: int | None
 ) -> None:
     ranges = [OffsetRange("t", index, start, start + size, "id") for index, (start, size) in enumerate(extents)]
@@ -69,26 +69,26 @@ def test_pieces_cover_the_ranges_exactly_and_keep_both_wishes(
 
 
 @pytest.mark.proves("D1")
-def test_a_limit_is_shared_in_proportion_to_the_backlog() -> None:
+def test_limit_is_shared_in_proportion_to_the_lag() -> None:
     assert share(40, {A: 0, B: 100}, {A: 300, B: 200}) == {A: 30, B: 110}
 
 
 @pytest.mark.proves("D1")
-def test_a_small_backlog_beside_a_large_one_still_moves() -> None:
+def test_small_lag_beside_a_large_one_advances() -> None:
     assert share(10, {A: 0, B: 0}, {A: 1_000_000, B: 1}) == {A: 9, B: 1}
 
 
-def test_a_partition_without_a_backlog_stays_and_one_that_shrank_is_told() -> None:
+def test_partition_without_lag_stays_and_a_truncated_one_moves_back() -> None:
     assert share(10, {A: 0, B: 5}, {A: 100, B: 5}) == {A: 10, B: 5}
     assert share(10, {A: 0, B: 5}, {A: 100, B: 3}) == {A: 10, B: 3}
 
 
-def test_what_fits_is_taken_whole() -> None:
+def test_lag_below_the_limit_is_read_completely() -> None:
     assert share(150, {A: 0, B: 0}, {A: 100, B: 50}) == {A: 100, B: 50}
 
 
 @pytest.mark.proves("D1")
-def test_a_batch_waits_for_enough_records_but_not_for_ever() -> None:
+def test_batch_waits_for_min_offsets_up_to_the_trigger_delay() -> None:
     rate = RateLimit(100, None, 1000)
     assert rate.limit({A: 0}, {A: 1}, 0, waits=True) == {A: 1}  # the first does not wait
     assert rate.limit({A: 1}, {A: 50}, 999, waits=True) is None
@@ -97,6 +97,6 @@ def test_a_batch_waits_for_enough_records_but_not_for_ever() -> None:
     assert rate.limit({A: 101}, {A: 102}, 1999, waits=True) == {A: 102}
 
 
-def test_a_run_that_is_to_end_does_not_wait_for_more_records() -> None:
+def test_bounded_run_does_not_wait_for_min_offsets() -> None:
     rate = RateLimit(100, 40, 1000, _last_batch_ms=0)
     assert rate.limit({A: 0}, {A: 50}, 1, waits=False) == {A: 40}

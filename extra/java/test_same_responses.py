@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import pytest
-import questions_records
-import questions_topics
+import record_requests
+import topic_requests
 from apache_kafka import ApacheKafka, has_java
-from asking import CLOSED, OWN, Question, Scene, Talker, differences, plain
+from protocol_requests import CLOSED, OWN, Question, Scene, Talker, differences, plain
 
 from moldau.testing import Broker
 from moldau.wire.messages import CreateTopicsRequest, InitProducerIdRequest, ListOffsetsRequest
@@ -24,20 +24,20 @@ from moldau.wire.messages import CreateTopicsRequest, InitProducerIdRequest, Lis
 pytestmark = [pytest.mark.skipif(not has_java, reason="needs java and `mvn package`"), pytest.mark.proves("A1")]
 
 QUESTIONS: Final[dict[str, Sequence[Question]]] = {
-    "produce": questions_records.PRODUCE,
-    "fetch": questions_records.FETCH,
-    "list offsets": questions_records.LIST_OFFSETS,
-    "epochs": questions_records.EPOCHS,
-    "delete records": questions_records.DELETE_RECORDS,
-    "producer ids": questions_records.PRODUCER_IDS,
-    "metadata": questions_topics.METADATA,
-    "create": questions_topics.CREATE,
-    "grow": questions_topics.GROW,
-    "delete": questions_topics.DELETE_TOPICS,
-    "describe": questions_topics.DESCRIBE,
-    "alter": questions_topics.ALTER,
-    "change": questions_topics.CHANGE,
-    "cluster": questions_topics.CLUSTER,
+    "produce": record_requests.PRODUCE,
+    "fetch": record_requests.FETCH,
+    "list offsets": record_requests.LIST_OFFSETS,
+    "epochs": record_requests.EPOCHS,
+    "delete records": record_requests.DELETE_RECORDS,
+    "producer ids": record_requests.PRODUCER_IDS,
+    "metadata": topic_requests.METADATA,
+    "create": topic_requests.CREATE,
+    "grow": topic_requests.GROW,
+    "delete": topic_requests.DELETE_TOPICS,
+    "describe": topic_requests.DESCRIBE,
+    "alter": topic_requests.ALTER,
+    "change": topic_requests.CHANGE,
+    "cluster": topic_requests.CLUSTER,
 }
 COORDINATOR_LOADS: Final = 14
 PARTITIONS: Final = 2
@@ -53,7 +53,7 @@ class Asked:
         self._talker = Talker(bootstrap_servers)
         self._topic = topic
         self._topic_id = self._create()
-        self.answer(questions_records.SOME_RECORDS, 9, "")
+        self.answer(record_requests.SOME_RECORDS, 9, "")
 
     def _create(self) -> bytes:
         wanted = CreateTopicsRequest.CreatableTopic(name=self._topic, num_partitions=PARTITIONS, replication_factor=1)
@@ -101,7 +101,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
 
 
 @pytest.mark.parametrize("about", QUESTIONS)
-def test_the_answers_are_alike(servers: tuple[str, str], about: str) -> None:
+def test_responses_equal_those_of_kafka(servers: tuple[str, str], about: str) -> None:
     topic = f"questions-{next(_numbers)}"
     ours, theirs = (Asked(each, topic) for each in servers)
     found = []

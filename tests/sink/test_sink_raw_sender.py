@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from sink_lives import PARTITIONS, READ_S_MAX, is_open
+from sink_drivers import PARTITIONS, READ_S_MAX, is_open
 
 from moldau.client.async_client import AsyncClient
 from moldau.client.errors import ConnectionLost
@@ -108,7 +108,9 @@ FAILURES = [
 
 @pytest.mark.proves("D2")
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda each: type(each).__name__)
-def test_a_task_asks_again_for_a_topic(client: Strange, options: SinkOptions, topic: str, failure: Exception) -> None:
+def test_topic_lookup_of_a_task_is_retried(
+    client: Strange, options: SinkOptions, topic: str, failure: Exception
+) -> None:
     client.failures = [failure]
     counts = PartitionCounts(options)
     try:
@@ -119,7 +121,7 @@ def test_a_task_asks_again_for_a_topic(client: Strange, options: SinkOptions, to
 
 @pytest.mark.proves("D2")
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda each: type(each).__name__)
-def test_a_marker_asks_again_for_its_topic(
+def test_topic_lookup_of_a_marker_is_retried(
     client: Strange, sender: RawSender, options: SinkOptions, topic: str, failure: Exception
 ) -> None:
     sender.initialise()
@@ -131,7 +133,7 @@ def test_a_marker_asks_again_for_its_topic(
     assert values(options) == [b"marker"]
 
 
-def test_a_marker_for_a_topic_that_does_not_come_is_not_delivered(sender: RawSender, topic: str) -> None:
+def test_marker_for_a_missing_topic_is_not_delivered(sender: RawSender, topic: str) -> None:
     sender.initialise()
     sender.begin()
     with pytest.raises(DeliveryFailed, match=f"A record for {topic}-none was not delivered"):
@@ -140,9 +142,7 @@ def test_a_marker_for_a_topic_that_does_not_come_is_not_delivered(sender: RawSen
 
 
 @pytest.mark.proves("D2")
-def test_a_marker_waits_for_what_goes_to_the_same_partition(
-    sender: RawSender, options: SinkOptions, topic: str
-) -> None:
+def test_marker_waits_for_earlier_batches_of_its_partition(sender: RawSender, options: SinkOptions, topic: str) -> None:
     """As it does when markers go to the topic of the rows."""
     sender.initialise()
     sender.begin()
@@ -153,9 +153,7 @@ def test_a_marker_waits_for_what_goes_to_the_same_partition(
     assert values(options) == [b"%d" % number for number in range(5)]
 
 
-def test_batches_that_are_not_taken_are_told_with_the_whole_time(
-    client: Strange, sender: RawSender, topic: str
-) -> None:
+def test_flush_timeout_is_reported_with_the_whole_wait(client: Strange, sender: RawSender, topic: str) -> None:
     sender.initialise()
     sender.begin()
     client.stuck = {1}
@@ -168,7 +166,7 @@ def test_batches_that_are_not_taken_are_told_with_the_whole_time(
 
 @pytest.mark.proves("D2")
 @pytest.mark.parametrize("level", [1, 2])
-def test_what_may_still_arrive_is_of_an_epoch_that_is_over(
+def test_aborted_batches_that_arrive_late_have_an_old_epoch(
     client: Strange, sender: RawSender, options: SinkOptions, topic: str, level: int
 ) -> None:
     client.level = level

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from asking import Question, Scene
-from questions_records import NO_ID, UNKNOWN_ID
+from protocol_requests import Question, Scene
+from record_requests import NO_ID, UNKNOWN_ID
 
 from moldau.wire.messages import (
     AlterConfigsRequest,

@@ -57,17 +57,17 @@ def last_words(folder: Path) -> str:
 
 
 @pytest.mark.proves("D4", part="terminal")
-def test_a_query_that_is_stopped_leaves_no_traceback(tmp_path: Path) -> None:
+def test_stopped_query_leaves_no_traceback(tmp_path: Path) -> None:
     assert last_words(tmp_path) == ""
 
 
-def test_other_ends_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_errors_at_exit_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     ignore_broken_pipe(BrokenPipeError, BrokenPipeError("nobody"), None)
     assert capsys.readouterr().err == ""
     ignore_broken_pipe(OSError, OSError("disk"), None)
     assert capsys.readouterr().err == "OSError: disk\n"
 
 
-def test_only_such_a_process_leaves_quietly() -> None:
+def test_exit_hook_is_installed_in_stream_readers_only() -> None:
     ignore_broken_pipe_at_exit()
     assert sys.excepthook is not ignore_broken_pipe

@@ -71,7 +71,7 @@ def streamed(shown: list[Rows], mode: str, rows_max: int | None) -> Streamed:
 
 
 @pytest.mark.proves("D3", part="moldau sql")
-def test_a_stream_ends_after_as_many_rows_as_were_wanted() -> None:
+def test_stream_ends_after_the_row_limit() -> None:
     shown: list[Rows] = []
     answer = streamed(shown, "append", 3)
     answer._take(Frame([(1,), (2,)]), 0)
@@ -82,7 +82,7 @@ def test_a_stream_ends_after_as_many_rows_as_were_wanted() -> None:
     assert [each.rows for each in shown] == [[(1,), (2,)], [(3,)]]
 
 
-def test_a_table_that_is_shown_again_and_again_has_as_many_rows_each_time() -> None:
+def test_complete_table_is_limited_in_each_batch() -> None:
     shown: list[Rows] = []
     answer = streamed(shown, "complete", 2)
     for batch in range(3):
@@ -93,7 +93,7 @@ def test_a_table_that_is_shown_again_and_again_has_as_many_rows_each_time() -> N
 
 
 @pytest.mark.parametrize("mode", ["append", "complete"])
-def test_a_batch_without_rows_is_not_shown(mode: str) -> None:
+def test_batch_without_rows_is_not_shown(mode: str) -> None:
     shown: list[Rows] = []
     streamed(shown, mode, None)._take(Frame([]), 0)
     assert shown == []
@@ -101,7 +101,7 @@ def test_a_batch_without_rows_is_not_shown(mode: str) -> None:
 
 @pytest.mark.proves("D3", part="moldau sql")
 @pytest.mark.parametrize("mode", ["append", "update"])
-def test_a_batch_that_makes_more_rows_than_it_has_read_is_shown_whole_a_piece_at_a_time(mode: str) -> None:
+def test_large_batch_is_shown_completely_in_chunks(mode: str) -> None:
     shown: list[Rows] = []
     rows = [(number,) for number in range(2 * ROWS_AT_ONCE + 5)]
     streamed(shown, mode, None)._take(Frame(rows), 0)
@@ -114,7 +114,7 @@ def test_a_batch_that_makes_more_rows_than_it_has_read_is_shown_whole_a_piece_at
 
 @pytest.mark.proves("D3", part="moldau sql")
 @pytest.mark.parametrize(("count", "is_cut"), [(TABLE_ROWS_MAX, False), (TABLE_ROWS_MAX + 1, True)])
-def test_a_table_that_is_cut_says_so(count: int, is_cut: bool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_truncated_table_is_reported(count: int, is_cut: bool, capsys: pytest.CaptureFixture[str]) -> None:
     shown: list[Rows] = []
     streamed(shown, "complete", None)._take(Frame([(number,) for number in range(count)]), 0)
     assert [(len(each.rows), each.is_cut) for each in shown] == [(TABLE_ROWS_MAX, is_cut)]
@@ -142,7 +142,7 @@ def new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.proves("D3", part="moldau sql")
 @pytest.mark.parametrize("mode", ["append", "complete"])
-def test_times_are_those_of_the_query_wherever_the_machine_stands(mode: str, new_york: None) -> None:
+def test_timestamps_are_utc_in_any_local_time_zone(mode: str, new_york: None) -> None:
     del new_york
     time_type, number = TimestampType(), IntegerType()
     schema = (
@@ -166,7 +166,7 @@ def test_times_are_those_of_the_query_wherever_the_machine_stands(mode: str, new
 
 @pytest.mark.proves("D3", part="moldau sql")
 @given(st.datetimes(min_value=datetime(1, 1, 1), max_value=datetime(9999, 12, 31, 23, 59, 59, 999_999)))
-def test_a_moment_is_the_same_as_python_has_it_and_the_calendar_comes_again_after_400_years(at: datetime) -> None:
+def test_timestamps_equal_those_of_python_and_extend_its_range(at: datetime) -> None:
     at = at.replace(tzinfo=UTC)
     seconds = Decimal((at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)).scaleb(-6)
     assert moment(seconds) == at
@@ -175,12 +175,12 @@ def test_a_moment_is_the_same_as_python_has_it_and_the_calendar_comes_again_afte
     assert moment(seconds - 25 * cycles) == (f"{at.year - 10_000:05d}" + at.isoformat()[4:])
 
 
-def test_the_year_0_has_no_sign() -> None:
+def test_year_0_has_no_sign() -> None:
     assert moment(Decimal(-62_167_219_200)) == "0000-01-01T00:00:00+00:00"
 
 
 @pytest.mark.proves("D3", part="moldau sql")
-def test_whatever_a_query_gives_is_shown_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_column_type_is_shown_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     row = (datetime(2026, 1, 1, tzinfo=UTC), date(2026, 1, 1), timedelta(hours=1), Decimal("1.50"), b"x", None, True)
     names = ("at", "day", "took", "price", "raw", "none", "well")
     question(is_json=True)._show(names, [row])
@@ -195,13 +195,13 @@ def test_whatever_a_query_gives_is_shown_as_json(capsys: pytest.CaptureFixture[s
     }
 
 
-def test_columns_of_one_name_are_all_in_the_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_columns_of_the_same_name_are_numbered_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     question(is_json=True)._show(("page", "page", "page_2", "page"), [("/a", "/b", "/c", "/d")])
     assert json.loads(capsys.readouterr().out) == {"page": "/a", "page_3": "/b", "page_2": "/c", "page_4": "/d"}
 
 
 @pytest.mark.proves("D3", part="moldau sql")
-def test_whoever_cannot_show_rows_ends_the_stream() -> None:
+def test_failure_to_show_rows_ends_the_stream() -> None:
     def show(rows: Rows) -> None:
         raise BrokenPipeError(rows.mode)
 
@@ -219,11 +219,11 @@ def test_whoever_cannot_show_rows_ends_the_stream() -> None:
         ([NO_AGGREGATE], "Invalid streaming output mode: complete"),
     ],
 )
-def test_why_a_query_cannot_be_streamed_is_what_says_something_of_the_query(refusals: list[str], says: str) -> None:
+def test_streaming_error_names_the_cause_in_the_query(refusals: list[str], says: str) -> None:
     assert why_not(refusals).startswith(f"this query cannot be streamed: {says}")
 
 
-def test_a_stream_has_no_end() -> None:
+def test_stream_rejects_until_end() -> None:
     result = CliRunner().invoke(app, ["sql", "select 1", "--stream", "--until", "end"])
     assert result.exit_code == 2
     assert "cannot be combined" in result.stderr

@@ -8,7 +8,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 from apache_kafka import ApacheKafka, has_java
-from filling import PLAIN, TRANSACTIONAL, Row, commit_offsets, end_offset, fill_plain, fill_transactions, read
+from sample_records import PLAIN, TRANSACTIONAL, Row, commit_offsets, end_offset, fill_plain, fill_transactions, read
 
 from moldau.testing import Broker
 
@@ -33,7 +33,7 @@ def moldau(*arguments: str) -> Any:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_moldau_goes_on_where_kafka_stopped(tmp_path: Path) -> None:
+def test_moldau_continues_on_a_log_dir_of_kafka(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with ApacheKafka(data) as kafka:
         rows = fill_plain(kafka.bootstrap_servers)
@@ -48,7 +48,7 @@ def test_moldau_goes_on_where_kafka_stopped(tmp_path: Path) -> None:
         assert read(servers, PLAIN, 1, first=len(rows))[0].value == b"by Moldau"
 
 
-def test_kafka_goes_on_where_moldau_stopped_and_moldau_after_it(tmp_path: Path) -> None:
+def test_kafka_continues_on_a_log_dir_of_moldau(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with Broker(data=data, settings=SETTINGS) as broker:
         rows = fill_plain(broker.bootstrap_servers)
@@ -62,7 +62,7 @@ def test_kafka_goes_on_where_moldau_stopped_and_moldau_after_it(tmp_path: Path) 
         assert read(broker.bootstrap_servers, TRANSACTIONAL, len(committed)) == committed
 
 
-def test_kafka_recovers_what_moldau_left_when_it_was_killed(tmp_path: Path) -> None:
+def test_kafka_recovers_a_log_dir_of_a_killed_broker(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with Broker(data=data, settings=SETTINGS) as broker:
         rows = fill_plain(broker.bootstrap_servers)
@@ -71,7 +71,7 @@ def test_kafka_recovers_what_moldau_left_when_it_was_killed(tmp_path: Path) -> N
         assert read(kafka.bootstrap_servers, PLAIN, len(rows)) == rows
 
 
-def test_our_dump_reads_all_that_kafka_writes(tmp_path: Path) -> None:
+def test_log_dump_reads_all_files_of_kafka(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with ApacheKafka(data, release="4.3") as kafka:
         rows = fill_plain(kafka.bootstrap_servers)

@@ -21,7 +21,7 @@ LONGEST = 10
 @example([1000, 1])
 @example([-1000, 1, 1, -1000])
 @given(st.one_of([st.lists(each, min_size=1, max_size=40) for each in (ONE_BYTE, TWO_BYTES, ONE_BYTE | ANY, ANY)]))
-def test_numbers_of_all_lengths_are_read_at_once(numbers: list[int]) -> None:
+def test_varints_of_all_lengths_are_read_at_once(numbers: list[int]) -> None:
     written = [encode_varint(each) for each in numbers]
     ends = list(accumulate(len(each) for each in written))
     content = np.frombuffer(b"".join(written), np.uint8)
@@ -31,7 +31,7 @@ def test_numbers_of_all_lengths_are_read_at_once(numbers: list[int]) -> None:
 
 
 @pytest.mark.parametrize("bytes_max", [5, 10])
-def test_a_number_without_an_end_is_refused(bytes_max: int) -> None:
+def test_varint_without_an_end_is_rejected(bytes_max: int) -> None:
     content = np.frombuffer(b"\x02" + b"\x80" * 20, np.uint8)
     with pytest.raises(CorruptMessage, match=f"more than {bytes_max} bytes"):
         read_varints(content, np.array([0, 1]), bytes_max)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, TopicPartition
-from sink_lives import PARTITIONS, READ_S_MAX
+from sink_drivers import PARTITIONS, READ_S_MAX
 
 from pyspark_moldau.options.sink_options import BatchIdentity, SinkOptions
 from pyspark_moldau.sink.batch_builder import staging_batches

@@ -106,13 +106,13 @@ def offsets(rows: Iterator[Any]) -> list[int]:
 
 @pytest.mark.proves("D1")
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_few_answers_without_records_do_not_end_a_range(read: Read, count: int) -> None:
+def test_few_empty_fetches_do_not_end_a_range(read: Read, count: int) -> None:
     client = Scripted([records(0, 10), *[EMPTY] * count, records(10, 10)])
     assert offsets(read(client)) == list(range(20))
 
 
 @pytest.mark.proves("D1")
-def test_a_gap_is_believed_soon_and_told(read: Read, caplog: Logged) -> None:
+def test_gap_is_accepted_soon_and_logged(read: Read, caplog: Logged) -> None:
     client = Scripted([records(0, 10), EMPTY])
     began_s = time.monotonic()
     with caplog.at_level(logging.WARNING):
@@ -123,14 +123,14 @@ def test_a_gap_is_believed_soon_and_told(read: Read, caplog: Logged) -> None:
 
 
 @pytest.mark.proves("D1")
-def test_what_the_cluster_gets_from_elsewhere_is_waited_for_with_growing_patience(read: Read) -> None:
+def test_tiered_records_are_awaited_with_growing_fetch_waits(read: Read) -> None:
     client = Scripted([records(0, 10), *[EMPTY] * 6, records(10, 10)], {LOCAL: 60})
     assert offsets(read(client)) == list(range(20))
     assert client.waits_ms == [500, 500, 50, 50, 1500, 2000, 2500, 3000]
 
 
 @pytest.mark.proves("D1")
-def test_what_never_comes_from_elsewhere_is_an_error(read: Read) -> None:
+def test_tiered_records_that_never_arrive_are_an_error(read: Read) -> None:
     client = Scripted([records(0, 10), EMPTY], {LOCAL: 60})
     rows = read(client, kafkaConsumer__pollTimeoutMs="300")
     assert next(rows).num_rows == 10
@@ -139,25 +139,25 @@ def test_what_never_comes_from_elsewhere_is_an_error(read: Read) -> None:
 
 
 @pytest.mark.proves("D1")
-def test_a_cluster_that_keeps_nothing_elsewhere_is_believed(read: Read) -> None:
+def test_empty_fetches_of_a_cluster_without_tiered_storage_are_a_gap(read: Read) -> None:
     client = Scripted([records(0, 10), EMPTY], {LOCAL: UnsupportedVersion("what is -4?")})
     assert offsets(read(client)) == list(range(10))
 
 
-def test_a_cluster_that_could_not_say_is_not_believed(read: Read) -> None:
+def test_failed_lookup_of_the_local_log_start_is_an_error(read: Read) -> None:
     client = Scripted([records(0, 10), EMPTY], {LOCAL: NotLeaderOrFollower("not me")})
     with pytest.raises(NotLeaderOrFollower):
         offsets(read(client))
 
 
-def test_an_answer_that_sends_us_to_another_broker_says_nothing_of_records(read: Read) -> None:
+def test_redirect_to_a_preferred_replica_is_no_empty_fetch(read: Read) -> None:
     elsewhere = FetchResult(high_watermark=END, last_stable_offset=END, preferred_read_replica=NodeId(2))
     client = Scripted([*[elsewhere] * 5, records(0, 20)])
     assert offsets(read(client)) == list(range(20))
 
 
 @pytest.mark.proves("D1")
-def test_time_that_was_taken_over_rows_is_not_time_without_records(read: Read) -> None:
+def test_time_spent_on_rows_does_not_count_as_waiting(read: Read) -> None:
     client = Scripted([records(0, 10), EMPTY, records(10, 10)])
     rows = read(client, kafkaConsumer__pollTimeoutMs="200")
     assert next(rows).num_rows == 10
@@ -166,7 +166,7 @@ def test_time_that_was_taken_over_rows_is_not_time_without_records(read: Read) -
 
 
 @pytest.mark.proves("D1")
-def test_a_log_that_is_shorter_for_a_while_is_waited_for_though_losses_are_allowed(read: Read) -> None:
+def test_lagging_high_watermark_is_awaited_without_fail_on_data_loss(read: Read) -> None:
     """A new leader does not know yet how far the log is committed."""
     short = FetchResult(high_watermark=10, last_stable_offset=10, log_start_offset=0)
     client = Scripted([records(0, 10), short, short, records(10, 10)])
@@ -178,20 +178,20 @@ def test_a_log_that_is_shorter_for_a_while_is_waited_for_though_losses_are_allow
 
 @pytest.mark.proves("D1")
 @pytest.mark.parametrize("fails", ["true", "false"])
-def test_an_offset_that_is_refused_though_it_is_there_is_asked_for_again(read: Read, fails: str) -> None:
+def test_out_of_range_error_for_an_existing_offset_is_retried(read: Read, fails: str) -> None:
     client = Scripted([records(0, 10), *[OffsetOutOfRange("not yet")] * 3, records(10, 10)])
     assert offsets(read(client, failOnDataLoss=fails)) == list(range(20))
 
 
 @pytest.mark.proves("D1")
-def test_an_offset_that_stays_refused_though_it_is_there_is_no_loss_but_an_error(read: Read) -> None:
+def test_lasting_out_of_range_error_for_an_existing_offset_is_no_loss(read: Read) -> None:
     client = Scripted([records(0, 10), OffsetOutOfRange("never")])
     with pytest.raises(TimeoutError, match="though there should be some before 20"):
         offsets(read(client, failOnDataLoss="false", kafkaConsumer__pollTimeoutMs="300"))
 
 
 @pytest.mark.parametrize(("earliest", "latest"), [(12, END), (0, 5)])
-def test_an_offset_that_is_refused_and_not_there_is_a_loss(read: Read, earliest: int, latest: int) -> None:
+def test_out_of_range_error_for_a_missing_offset_is_a_loss(read: Read, earliest: int, latest: int) -> None:
     client = Scripted([records(0, 10), OffsetOutOfRange("gone")], {EARLIEST: earliest, LATEST: latest})
     with pytest.raises(RecordsLost, match=f"there are offsets {earliest} to {latest}"):
         offsets(read(client))
@@ -205,7 +205,7 @@ OLD = WANTED._replace(topic_id="AQIDBAUGBwgJCgsMDQ4PEA")
 
 
 @pytest.mark.proves("D1")
-def test_a_topic_created_again_between_two_fetches_is_a_loss(read: Read) -> None:
+def test_topic_recreated_between_fetches_is_a_loss(read: Read) -> None:
     client = Scripted([records(0, 10), records(10, 10)], topic_ids=[ID, ID, NEW_ID])
     rows = read(client, OLD)
     assert next(rows).num_rows == 10
@@ -214,7 +214,7 @@ def test_a_topic_created_again_between_two_fetches_is_a_loss(read: Read) -> None
 
 
 @pytest.mark.proves("D1")
-def test_who_may_lose_records_is_told_once_of_a_topic_created_again(read: Read, caplog: Logged) -> None:
+def test_recreated_topic_is_logged_once_without_fail_on_data_loss(read: Read, caplog: Logged) -> None:
     client = Scripted([records(first, 5) for first in range(0, 20, 5)], topic_ids=[ID, ID, NEW_ID])
     with caplog.at_level(logging.WARNING):
         assert offsets(read(client, OLD, failOnDataLoss="false")) == list(range(20))
@@ -237,9 +237,7 @@ class TimedOut(Scripted):
 
 
 @pytest.mark.proves("D1")
-def test_a_fetch_that_ran_out_of_time_while_rows_were_used_is_begun_again(
-    read: Read, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fetch_that_timed_out_while_rows_were_used_is_retried(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(raw_fetcher, "_STALL_S", 0.1)
     client = TimedOut([records(0, 10), records(10, 10)])
     rows = read(client)
@@ -250,7 +248,7 @@ def test_a_fetch_that_ran_out_of_time_while_rows_were_used_is_begun_again(
 
 
 @pytest.mark.proves("D1")
-def test_who_waits_a_short_time_for_records_may_take_longer_over_rows(read: Read) -> None:
+def test_short_poll_timeout_allows_slow_row_processing(read: Read) -> None:
     assert len(offsets(read(Scripted([records(0, 20)])))) == 20  # the first rows of a process take their time
     client = TimedOut([records(0, 10), records(10, 10)])
     rows = read(client, kafkaConsumer__pollTimeoutMs="200")
@@ -259,7 +257,7 @@ def test_who_waits_a_short_time_for_records_may_take_longer_over_rows(read: Read
     assert offsets(rows) == list(range(10, 20))
 
 
-def test_a_fetch_that_fails_while_somebody_waits_for_it_is_a_failure(read: Read) -> None:
+def test_fetch_that_fails_while_awaited_is_an_error(read: Read) -> None:
     client = Scripted([records(0, 10), ResponseTimeout("b did not respond to Fetch in time", was_sent=True)])
     with pytest.raises(ResponseTimeout):
         offsets(read(client))
