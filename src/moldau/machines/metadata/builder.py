@@ -1,6 +1,6 @@
 """Builds the next image from an image and the records after it, copying each mapping at most once."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -11,10 +11,12 @@ from moldau.machines.metadata.image import (
     ListenerImage,
     MetadataImage,
     PartitionImage,
+    QuotaEntity,
     Resource,
     ResourceType,
     TopicImage,
     VersionRange,
+    quota_entity,
 )
 from moldau.machines.metadata.records import (
     METADATA_VERSION_FEATURE,
@@ -57,6 +59,7 @@ class ImageBuilder:
         self._controllers: dict[int, ControllerImage] | None = None
         self._features: dict[str, int] | None = None
         self._next_producer_id = image.next_producer_id
+        self._client_quotas: dict[QuotaEntity, dict[str, float]] = {}
         self._created: set[TopicId] = set()
         self._removed: dict[TopicId, TopicImage] = {}
         self._changed: dict[TopicId, set[int]] = {}
@@ -101,6 +104,7 @@ class ImageBuilder:
             controllers=old.controllers if self._controllers is None else self._controllers,
             features=old.features if self._features is None else self._features,
             next_producer_id=self._next_producer_id,
+            client_quotas=self._finish_client_quotas(),
         )
         delta = MetadataDelta(
             created=self._created,
@@ -109,6 +113,7 @@ class ImageBuilder:
             configs=self._changed_configs,
             brokers=self._changed_brokers,
             has_new_features=self._features is not None,
+            client_quotas=frozenset(self._client_quotas),
         )
         self._start_from(image)
         return image, delta
@@ -130,6 +135,12 @@ class ImageBuilder:
             return old  # type: ignore[return-value]  # a finished image is immutable
         merged = {**old, **self._configs}
         return {resource: values for resource, values in merged.items() if values}  # type: ignore[misc]
+
+    def _finish_client_quotas(self) -> Mapping[QuotaEntity, Mapping[str, float]]:
+        old = self._image.client_quotas
+        if not self._client_quotas:
+            return old
+        return {entity: values for entity, values in {**old, **self._client_quotas}.items() if values}
 
     # Copy on write
 
@@ -245,6 +256,16 @@ class ImageBuilder:
         else:
             configs[record.name] = record.value
         self._changed_configs.add(resource)
+
+    def _apply_client_quota(self, record: messages.ClientQuotaRecord) -> None:
+        entity = quota_entity((each.entity_type, each.entity_name) for each in record.entity)
+        quotas = self._client_quotas.get(entity)
+        if quotas is None:
+            quotas = self._client_quotas[entity] = dict(self._image.client_quotas.get(entity, {}))
+        if record.remove:
+            quotas.pop(record.key, None)
+        else:
+            quotas[record.key] = record.value
 
     def _apply_register_broker(self, record: messages.RegisterBrokerRecord) -> None:
         self._own_brokers()[record.broker_id] = BrokerImage(
@@ -388,6 +409,7 @@ _APPLY: Final[dict[type, Callable[[ImageBuilder, Any], None]]] = {
     messages.BeginTransactionRecord: ImageBuilder._begin_transaction,
     messages.BrokerRegistrationChangeRecord: ImageBuilder._apply_registration_change,
     messages.ClearElrRecord: ImageBuilder._apply_clear_elr,
+    messages.ClientQuotaRecord: ImageBuilder._apply_client_quota,
     messages.ConfigRecord: ImageBuilder._apply_config,
     messages.EndTransactionRecord: ImageBuilder._end_transaction,
     messages.FeatureLevelRecord: ImageBuilder._apply_feature_level,

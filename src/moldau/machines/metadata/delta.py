@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
-from moldau.machines.metadata.image import MetadataImage, Resource, TopicImage
+from moldau.machines.metadata.image import MetadataImage, QuotaEntity, Resource, TopicImage
 from moldau.model.ids import TopicId
 
 
@@ -18,10 +18,17 @@ class MetadataDelta:
     configs: Set[Resource] = field(default_factory=frozenset)
     brokers: Set[int] = field(default_factory=frozenset)
     has_new_features: bool = False
+    client_quotas: Set[QuotaEntity] = field(default_factory=frozenset)
 
     def __bool__(self) -> bool:
         return bool(
-            self.created or self.removed or self.changed or self.configs or self.brokers or self.has_new_features
+            self.created
+            or self.removed
+            or self.changed
+            or self.configs
+            or self.brokers
+            or self.has_new_features
+            or self.client_quotas
         )
 
     def then(self, later: "MetadataDelta") -> "MetadataDelta":
@@ -39,6 +46,7 @@ class MetadataDelta:
             configs=self.configs | later.configs,
             brokers=self.brokers | later.brokers,
             has_new_features=self.has_new_features or later.has_new_features,
+            client_quotas=self.client_quotas | later.client_quotas,
         )
 
 
@@ -59,7 +67,15 @@ def delta_between(old: MetadataImage, new: MetadataImage) -> MetadataDelta:
         configs={each for each in resources if old.configs.get(each) != new.configs.get(each)},
         brokers={each for each in brokers if old.brokers.get(each) != new.brokers.get(each)},
         has_new_features=old.features != new.features,
+        client_quotas=_changed_quotas(old, new),
     )
+
+
+def _changed_quotas(old: MetadataImage, new: MetadataImage) -> Set[QuotaEntity]:
+    before, after = old.client_quotas, new.client_quotas
+    if before is after:
+        return frozenset()
+    return {each for each in before.keys() | after.keys() if before.get(each) != after.get(each)}
 
 
 def _changed_partitions(old: TopicImage | None, new: TopicImage) -> Set[int]:

@@ -1,8 +1,9 @@
 """Immutable image of the cluster metadata at an offset of its log; handlers may keep a reference."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -21,6 +22,15 @@ class ResourceType(IntEnum):
     BROKER_LOGGER = 8
     CLIENT_METRICS = 16
     GROUP = 32
+
+
+QuotaEntity = tuple[tuple[str, str | None], ...]
+"""An entity with client quotas: pairs of entity type and name, sorted by type. The name None is the default entity."""
+
+
+def quota_entity(pairs: Iterable[tuple[str, str | None]]) -> QuotaEntity:
+    """The canonical form of an entity."""
+    return tuple(sorted(pairs, key=itemgetter(0)))
 
 
 class Resource(NamedTuple):
@@ -138,6 +148,7 @@ class MetadataImage:
     controllers: Mapping[int, ControllerImage] = field(default_factory=dict)
     features: Mapping[str, int] = field(default_factory=dict)
     next_producer_id: int = 0
+    client_quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
 
     def topic_id(self, name: str) -> TopicId:
         """Return a topic's id, all zeros if there is no such topic."""

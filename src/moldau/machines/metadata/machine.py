@@ -7,6 +7,7 @@ from moldau.machines.decision import Decision, Response, respond
 from moldau.machines.metadata import (
     alter_partition,
     brokers,
+    client_quotas,
     configs,
     controllers,
     elect_leaders,
@@ -190,6 +191,11 @@ class MetadataMachine:
     ) -> Decision[Record, list[elect_leaders.LeaderElected]]:
         return _bounded(elect_leaders.decide_elect_leaders(self._view, election_type, wanted))
 
+    def decide_alter_client_quotas(
+        self, alterations: Sequence[client_quotas.QuotaAlteration], *, validate_only: bool = False
+    ) -> Decision[Record, list[client_quotas.QuotaAltered]]:
+        return _bounded(client_quotas.decide_alter_client_quotas(self.image, alterations, validate_only=validate_only))
+
     def decide_register_controller(self, controller: ControllerImage) -> Decision[Record, None]:
         return controllers.decide_register_controller(self.image, controller)
 
@@ -213,5 +219,14 @@ def _bounded(decision: Decision[Record, Response]) -> Decision[Record, Response]
 
 def _characters(decision: Decision[Record, Response]) -> int:
     """Return the total length of client-provided strings."""
-    configs = (record for record in decision.records if isinstance(record, messages.ConfigRecord))
-    return sum(len(record.name) + len(record.value or "") for record in configs)
+    return sum(_record_characters(record) for record in decision.records)
+
+
+def _record_characters(record: Record) -> int:
+    match record:
+        case messages.ConfigRecord():
+            return len(record.name) + len(record.value or "")
+        case messages.ClientQuotaRecord():
+            return sum(len(each.entity_name or "") for each in record.entity)
+        case _:
+            return 0

@@ -32,6 +32,7 @@ Record = (
     | messages.BeginTransactionRecord
     | messages.BrokerRegistrationChangeRecord
     | messages.ClearElrRecord
+    | messages.ClientQuotaRecord
     | messages.ConfigRecord
     | messages.EndTransactionRecord
     | messages.FeatureLevelRecord

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from moldau.machines.metadata.brokers import record_of
+from moldau.machines.metadata.client_quotas import quota_record
 from moldau.machines.metadata.configs import config_record
 from moldau.machines.metadata.controllers import record_of_controller
 from moldau.machines.metadata.image import MetadataImage, PartitionImage, TopicImage
@@ -25,6 +26,9 @@ def records_of(image: MetadataImage) -> Iterator[Record]:
     for resource, configs in image.configs.items():
         for name, value in configs.items():
             yield config_record(resource, name, value)
+    for entity, quotas in image.client_quotas.items():
+        for key, quota in quotas.items():
+            yield quota_record(entity, key, quota)
     if image.next_producer_id:
         # The broker that requested the last block no longer matters.
         yield messages.ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=image.next_producer_id)
