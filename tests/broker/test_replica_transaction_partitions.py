@@ -12,7 +12,7 @@ from writer_scene import NONE, READ_COMMITTED, Writer, committed, values
 
 from moldau.broker.internal_topics import OFFSETS_TOPIC, STATE_TOPIC, partition_for
 from moldau.broker.partitions.partition import Partition
-from moldau.broker.transactions.add_partitions import Wish
+from moldau.broker.transactions.add_partitions import PartitionsOfTransaction
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import TopicPartition
 from moldau.wire.messages import AddPartitionsToTxnRequest, FindCoordinatorRequest, WriteTxnMarkersRequest
@@ -228,13 +228,13 @@ def test_questions_of_one_moment_go_in_one_request_but_never_two_of_one_transact
             return await handle(request, context)
 
         served.handle = counting
-        enrolment = cluster.nodes[2].broker.transactions.enrolment
+        channel = cluster.nodes[2].broker.transactions.add_partitions_channel
         where = [TopicPartition("t", 0)]
-        wishes = [Wish(name, 99, 0, True, where) for name in names]
-        codes = await asyncio.gather(*(enrolment.ask(each) for each in [*wishes, wishes[0]]))
+        transactions = [PartitionsOfTransaction(name, 99, 0, True, where) for name in names]
+        codes = await asyncio.gather(*(channel.request(each) for each in [*transactions, transactions[0]]))
         assert codes == 6 * [{where[0]: ErrorCode.INVALID_PRODUCER_ID_MAPPING}], "nobody has these ids"
         assert counts == [5, 1]
         cluster.kill(3)
-        assert await enrolment.ask(wishes[0]) == {where[0]: ErrorCode.NETWORK_EXCEPTION}
+        assert await channel.request(transactions[0]) == {where[0]: ErrorCode.NETWORK_EXCEPTION}
 
     play(script)

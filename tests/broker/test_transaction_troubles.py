@@ -11,7 +11,7 @@ from broker_scene import Scene, Talker, batch, produce_request
 from writer_scene import NONE, NOW_MS, Writer, committed, play, values
 
 from moldau.broker.internal_topics import OFFSETS_TOPIC, STATE_TOPIC
-from moldau.broker.transactions.add_partitions import Enrolment, Wish
+from moldau.broker.transactions.add_partitions import AddPartitionsChannel, PartitionsOfTransaction
 from moldau.client.errors import TooManyPendingRequests
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import Address, TopicPartition
@@ -91,7 +91,11 @@ def test_a_coordinator_that_is_asked_too_much_is_asked_again() -> None:
         broker: Any = SimpleNamespace(
             image=image, node_id=1, inter_broker_listener="x", peers=SimpleNamespace(ask=refuse)
         )
-        return dict(await Enrolment(broker).ask(Wish("t", 1, 0, True, [TopicPartition("t", 0)])))
+        return dict(
+            await AddPartitionsChannel(broker).request(
+                PartitionsOfTransaction("t", 1, 0, True, [TopicPartition("t", 0)])
+            )
+        )
 
     assert asyncio.run(ask()) == {TopicPartition("t", 0): ErrorCode.NETWORK_EXCEPTION}
 

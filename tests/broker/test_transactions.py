@@ -326,7 +326,7 @@ def test_a_broker_that_does_not_know_all_topics_yet_takes_none_for_deleted() -> 
     async def script(scene: Scene) -> None:
         await ready(scene)
         markers = Markers(scene.node.broker, scene.simulation.fail)
-        markers.see(scene.node.broker.image)
+        markers.update_image(scene.node.broker.image)
         owner = Owner()
         effect = SendMarkers("t", ProducerId(1), 0, True, 0, (TopicPartition("new", 0),), 2)
         markers.send(owner, effect)

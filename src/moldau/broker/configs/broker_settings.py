@@ -12,7 +12,7 @@ from moldau.broker.configs.group_settings import LagSettings, OffsetsTopicSettin
 from moldau.broker.configs.quorum_settings import MemberSettings
 from moldau.broker.configs.replica_settings import ReplicaSettings
 from moldau.broker.configs.topic_defaults import log_defaults
-from moldau.broker.configs.transaction_settings import EnrolmentSettings, StateTopicSettings
+from moldau.broker.configs.transaction_settings import PartitionVerificationSettings, StateTopicSettings
 from moldau.machines.groups.settings import GroupSettings
 from moldau.machines.raft.settings import QuorumSettings as QuorumTimes
 from moldau.machines.transactions.settings import TransactionSettings
@@ -396,7 +396,7 @@ class BrokerSettings(
     LagSettings,
     TransactionSettings,
     StateTopicSettings,
-    EnrolmentSettings,
+    PartitionVerificationSettings,
     ReplicaSettings,
     QuorumSettings,
     LifecycleSettings,

@@ -53,7 +53,7 @@ class StateTopicSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnrolmentSettings:
+class PartitionVerificationSettings:
     """What a partition insists on before records of a transaction are taken."""
 
     transaction_partition_verification_enable: bool = setting(

@@ -112,7 +112,7 @@ class CoordinatingShard(Generic[Machine, Record]):
         answered.set_result(self._partition.is_leader and self._partition.leads_alone)
         return answered
 
-    async def be_sure(self) -> None:
+    async def ensure_leadership(self) -> None:
         """Raise if another broker may be the coordinator by now: this one's state may be stale."""
         if not await self.check_leadership():
             raise self.unsure()

@@ -1,4 +1,4 @@
-"""Produce requests of transactions: those partitions are found whose first batch of a transaction this is."""
+"""Transactional Produce requests: the batch batch of a transaction in a partition is verified before the append."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,33 +9,38 @@ from moldau.broker.handlers.contexts import ProduceContext
 from moldau.broker.internal_topics import INTERNAL
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.runtime.time_slice import ALONE
-from moldau.broker.transactions.verification import Beginning, Speaker, begin, told_to_producer
+from moldau.broker.transactions.verification import (
+    FirstBatch,
+    TransactionalClient,
+    map_error_for_produce,
+    verify_first_batches,
+)
 from moldau.model.errors import InvalidProducerIdMapping, KafkaError
 from moldau.model.ids import TopicId, TopicPartition
 from moldau.model.protocol import PRODUCE_TOPIC_IDS_FROM
 from moldau.records.header import HEADER_BYTES, BatchHeader, read_header
 from moldau.wire.messages import ProduceRequest
 
-ENROLS_FROM: Final = 12  # the version of Produce
-KNOWS_ABORTABLE_FROM: Final = 11
+ADDS_ON_WRITE_FROM: Final = 12  # the version of Produce
+ABORTABLE_FROM: Final = 11
 
 
-class _First(NamedTuple):
+class _UnverifiedBatch(NamedTuple):
     partition: Partition
     header: BatchHeader
 
 
 @dataclass(slots=True)
 class Admitted:
-    """What became of a request's partitions, and the memory that it holds until it is appended."""
+    """The rejected partitions of a request, and the copies of its batches until they are appended."""
 
     context: ProduceContext
-    refused: dict[TopicPartition, KafkaError] = field(default_factory=dict)
+    rejected: dict[TopicPartition, KafkaError] = field(default_factory=dict)
     copies: list[bytearray] = field(default_factory=list)
 
     def check(self, topic: str, index: int) -> None:
-        if self.refused and (topic, index) in self.refused:
-            raise self.refused[TopicPartition(topic, index)]
+        if self.rejected and (topic, index) in self.rejected:
+            raise self.rejected[TopicPartition(topic, index)]
 
     def close(self) -> None:
         for copy in self.copies:
@@ -44,45 +49,45 @@ class Admitted:
 
 
 async def admit(request: ProduceRequest, context: ProduceContext) -> Admitted:
-    """Mostly there is nothing to wait for: the transaction is open in every partition. `close` it after the append."""
+    """Verify batch batches. Usually there are none, and nothing awaits. `close` the result after the append."""
     admitted = Admitted(context)
-    firsts = list(_firsts(request, context))
-    if not firsts:
+    unverified = list(_unverified_batches(request, context))
+    if not unverified:
         return admitted
-    producers = {(each.header.producer_id, each.header.producer_epoch) for each in firsts}
+    producers = {(each.header.producer_id, each.header.producer_epoch) for each in unverified}
     if len(producers) > 1:
-        raise InvalidProducerIdMapping("The batches of one transaction are of one producer.")
+        raise InvalidProducerIdMapping("All batches in a transactional request must come from one producer.")
     ((producer_id, epoch),) = producers
-    speaker = Speaker(
+    client = TransactionalClient(
         request.transactional_id or "",
         producer_id,
         epoch,
-        enrols=context.api_version >= ENROLS_FROM,
-        knows_abortable=context.api_version >= KNOWS_ABORTABLE_FROM,
+        adds_on_write=context.api_version >= ADDS_ON_WRITE_FROM,
+        supports_abortable=context.api_version >= ABORTABLE_FROM,
     )
-    context.weight = ALONE  # what comes behind it on this connection waits, so that batches keep their order
+    context.weight = ALONE  # later requests of the connection wait, so that batches stay in order
     try:
-        _keep(request, admitted)
-        codes = await begin(
-            context.broker, speaker, [Beginning(each.partition, _first_sequence(each, speaker)) for each in firsts]
+        _copy_batches(request, admitted)
+        codes = await verify_first_batches(
+            context.broker, client, [FirstBatch(each.partition, _first_sequence(each, client)) for each in unverified]
         )
     except BaseException:
         admitted.close()
         raise
-    admitted.refused = {name: told_to_producer(code, speaker) for name, code in codes.items()}
+    admitted.rejected = {name: map_error_for_produce(code, client) for name, code in codes.items()}
     return admitted
 
 
-def _first_sequence(first: _First, speaker: Speaker) -> int:
-    """Where each transaction has an epoch of its own, it begins with 0: what begins otherwise has lost something."""
-    return 0 if speaker.enrols else first.header.base_sequence
+def _first_sequence(batch: _UnverifiedBatch, client: TransactionalClient) -> int:
+    """With an epoch per transaction its batch sequence is 0; any other means a lost batch."""
+    return 0 if client.adds_on_write else batch.header.base_sequence
 
 
-def _firsts(request: ProduceRequest, context: ProduceContext) -> Iterator[_First]:
-    """The batches whose transaction is not known to be open where they go. What is wrong with others is found later."""
+def _unverified_batches(request: ProduceRequest, context: ProduceContext) -> Iterator[_UnverifiedBatch]:
+    """Yield batches whose transaction is not open in their partition. Invalid batches are rejected by the append."""
     for topic in request.topic_data:
         name = _name(topic, context)
-        if name in INTERNAL or not context.may(Operation.WRITE, name):  # which it hears when it writes
+        if name in INTERNAL or not context.may(Operation.WRITE, name):  # rejected by the append
             continue
         for data in topic.partition_data:
             partition = context.broker.partitions.find(name, data.index)
@@ -90,11 +95,11 @@ def _firsts(request: ProduceRequest, context: ProduceContext) -> Iterator[_First
                 continue
             header = read_header(data.records)
             if header.is_transactional and header.producer_id >= 0 and _is_first(partition, header):
-                yield _First(partition, header)
+                yield _UnverifiedBatch(partition, header)
 
 
 def _is_first(partition: Partition, header: BatchHeader) -> bool:
-    """Not one that is in the log already, nor one of an epoch that has passed: the log knows what to say to these."""
+    """Whether it starts a transaction here. The append handles duplicates and fenced epochs."""
     producers = partition.log.producers
     if producers.is_in_transaction(header.producer_id, header.producer_epoch):
         return False
@@ -111,8 +116,8 @@ def _name(topic: Any, context: ProduceContext) -> str:
     return "" if known is None else known.name
 
 
-def _keep(request: ProduceRequest, admitted: Admitted) -> None:
-    """The batches were only lent, until the first wait."""
+def _copy_batches(request: ProduceRequest, admitted: Admitted) -> None:
+    """Copy the batches: the receive buffer is only borrowed until the batch await."""
     validator = admitted.context.broker.record_validator
     for topic in request.topic_data:
         for data in topic.partition_data:

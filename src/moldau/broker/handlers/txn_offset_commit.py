@@ -6,7 +6,12 @@ from typing import Final
 from moldau.broker.access import Operation, Resource, ResourceKind
 from moldau.broker.groups.shard import Shard
 from moldau.broker.handlers.contexts import TxnContext
-from moldau.broker.transactions.verification import Beginning, Speaker, begin, told_to_committer
+from moldau.broker.transactions.verification import (
+    FirstBatch,
+    TransactionalClient,
+    map_error_for_offset_commit,
+    verify_first_batches,
+)
 from moldau.model.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -16,9 +21,9 @@ from moldau.model.errors import (
 )
 from moldau.wire.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
-ENROLS_FROM: Final = 5
-KNOWS_ABORTABLE_FROM: Final = 4
-KNOWS_LOADING_FROM: Final = 2  # older producers treat COORDINATOR_LOAD_IN_PROGRESS as fatal
+ADDS_ON_WRITE_FROM: Final = 5
+ABORTABLE_FROM: Final = 4
+LOAD_IN_PROGRESS_FROM: Final = 2  # older producers treat COORDINATOR_LOAD_IN_PROGRESS as fatal
 
 Topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
 Partition = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition
@@ -52,16 +57,16 @@ async def _begin(request: TxnOffsetCommitRequest, shard: Shard, context: TxnCont
     if partition.log.producers.is_in_transaction(producer_id, epoch):
         return
     version = context.api_version
-    speaker = Speaker(
+    client = TransactionalClient(
         request.transactional_id,
         producer_id,
         epoch,
-        enrols=version >= ENROLS_FROM,
-        knows_abortable=version >= KNOWS_ABORTABLE_FROM,
+        adds_on_write=version >= ADDS_ON_WRITE_FROM,
+        supports_abortable=version >= ABORTABLE_FROM,
     )
-    rejected = await begin(context.broker, speaker, [Beginning(partition)])
+    rejected = await verify_first_batches(context.broker, client, [FirstBatch(partition)])
     for code in rejected.values():
-        raise told_to_committer(code, speaker)
+        raise map_error_for_offset_commit(code, client)
 
 
 def _remove_rejected(topic: Topic, context: TxnContext) -> TopicResult | None:
@@ -95,7 +100,7 @@ def _merged(rejected: list[TopicResult], committed: Sequence[TopicResult]) -> li
 def error_response(request: TxnOffsetCommitRequest, error: KafkaError, version: int) -> TxnOffsetCommitResponse:
     """Return the same error for every partition."""
     code = error.code
-    if isinstance(error, CoordinatorLoadInProgress) and version < KNOWS_LOADING_FROM:
+    if isinstance(error, CoordinatorLoadInProgress) and version < LOAD_IN_PROGRESS_FROM:
         code = CoordinatorNotAvailable.code
     topics = [
         TopicResult(name=topic.name, partitions=_error_result(topic.partitions, code)) for topic in request.topics

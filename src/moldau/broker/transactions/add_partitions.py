@@ -1,7 +1,7 @@
-"""What partitions ask of coordinators: is this partition part of that transaction, or let it be from now on (KIP-890).
+"""AddPartitionsToTxn requests (KIP-890): verify that a partition is in a transaction, or add it.
 
-Nothing of a transaction is written before its coordinator knows the partition: otherwise no marker would ever come, and
-readers of what is committed would wait for ever.
+A partition appends no batch of a transaction before the coordinator knows the partition. Otherwise the transaction
+would end without a marker for it (a hanging transaction), and its last stable offset would never advance.
 """
 
 import asyncio
@@ -15,16 +15,16 @@ from moldau.model.ids import NO_NODE, TopicPartition
 from moldau.model.units import SECOND_MS
 from moldau.wire.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 
-ASK_MS: Final = 10 * SECOND_MS
-PURPOSE: Final = "enrolment"
-VERSION: Final = 5  # of AddPartitionsToTxn, in which brokers ask for many transactions at once
+TIMEOUT_MS: Final = 10 * SECOND_MS
+CONNECTION: Final = "add-partitions"
+VERSION: Final = 5  # of AddPartitionsToTxn; the batched form, for brokers only
 TRANSACTIONS_PER_REQUEST: Final = 1_000
 
 Codes = Mapping[TopicPartition, ErrorCode]
 
 
-class Wish(NamedTuple):
-    """Whose transaction it is, and which partitions of it are led here."""
+class PartitionsOfTransaction(NamedTuple):
+    """A transaction, and the partitions of it to verify or to add."""
 
     transactional_id: str
     producer_id: int
@@ -33,112 +33,114 @@ class Wish(NamedTuple):
     partitions: Sequence[TopicPartition]
 
 
-class _Round:
-    """What goes to one coordinator in one request; no transactional id is in it twice."""
+class _Batch:
+    """One request to one coordinator; it has each transactional id at most once."""
 
-    __slots__ = ("answered", "wishes")
+    __slots__ = ("codes", "transactions")
 
     def __init__(self) -> None:
-        self.wishes: dict[str, Wish] = {}
-        self.answered: asyncio.Future[dict[str, Codes]] = asyncio.get_running_loop().create_future()
+        self.transactions: dict[str, PartitionsOfTransaction] = {}
+        self.codes: asyncio.Future[dict[str, Codes]] = asyncio.get_running_loop().create_future()
 
 
-class Enrolment:
-    """Asks coordinators; what is asked of one on another broker in the same turn of the loop goes in one request."""
+class AddPartitionsChannel:
+    """Sends requests to coordinators; those of one turn of the event loop to one broker are batched."""
 
     def __init__(self, broker: PeerHost) -> None:
         self._broker = broker
-        self._next: dict[int, _Round] = {}  # by coordinator; sent when the turn ends
+        self._next: dict[int, _Batch] = {}  # by coordinator; sent when the turn ends
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def ask(self, wish: Wish) -> Codes:
-        """What the coordinator says of each partition. Where it cannot be reached, that is said of all of them."""
+    async def request(self, transaction: PartitionsOfTransaction) -> Codes:
+        """Return an error code per partition; if the coordinator cannot be reached, all get the same one."""
         try:
-            node_id = self._coordinator_of(wish.transactional_id)
-        except KafkaError as refusal:
-            return dict.fromkeys(wish.partitions, refusal.code)
+            node_id = self._coordinator_of(transaction.transactional_id)
+        except KafkaError as error:
+            return dict.fromkeys(transaction.partitions, error.code)
         if node_id == self._broker.node_id:
-            found = await self._answers(node_id, {wish.transactional_id: wish})
+            results = await self._codes_from(node_id, {transaction.transactional_id: transaction})
         else:
-            found = await asyncio.shield(self._join(node_id, wish).answered)
-        codes = found.get(wish.transactional_id, {})
-        return {each: codes.get(each, ErrorCode.UNKNOWN_SERVER_ERROR) for each in wish.partitions}
+            results = await asyncio.shield(self._join(node_id, transaction).codes)
+        codes = results.get(transaction.transactional_id, {})
+        return {each: codes.get(each, ErrorCode.UNKNOWN_SERVER_ERROR) for each in transaction.partitions}
 
     def _coordinator_of(self, transactional_id: str) -> int:
         topic = self._broker.image.topics.get(STATE_TOPIC)
         if topic is None:
-            raise CoordinatorNotAvailable("There are no transactions yet.")
+            raise CoordinatorNotAvailable(f"Topic {STATE_TOPIC} does not exist yet.")
         leader = topic.partitions[partition_for(transactional_id, len(topic.partitions))].leader
         if leader == NO_NODE:
-            raise CoordinatorNotAvailable(f"Nobody coordinates {transactional_id} at the moment.")
+            raise CoordinatorNotAvailable(f"The coordinator's partition of {STATE_TOPIC} has no leader.")
         return leader
 
-    def _join(self, node_id: int, wish: Wish) -> _Round:
+    def _join(self, node_id: int, transaction: PartitionsOfTransaction) -> _Batch:
         current = self._next.get(node_id)
         if (
             current is None
-            or wish.transactional_id in current.wishes
-            or len(current.wishes) >= TRANSACTIONS_PER_REQUEST
+            or transaction.transactional_id in current.transactions
+            or len(current.transactions) >= TRANSACTIONS_PER_REQUEST
         ):
-            current = self._next[node_id] = _Round()
+            current = self._next[node_id] = _Batch()
             task = asyncio.get_running_loop().create_task(self._send(node_id, current))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        current.wishes[wish.transactional_id] = wish
+        current.transactions[transaction.transactional_id] = transaction
         return current
 
-    async def _send(self, node_id: int, current: _Round) -> None:
-        """A task begins in the next turn of the loop: until then others may join."""
+    async def _send(self, node_id: int, current: _Batch) -> None:
+        """The task starts in the next turn of the loop; until then transactions may be added to the batch."""
         if self._next.get(node_id) is current:
             del self._next[node_id]
         try:
-            current.answered.set_result(await self._answers(node_id, current.wishes))
+            current.codes.set_result(await self._codes_from(node_id, current.transactions))
         except BaseException as error:
-            current.answered.set_exception(error if isinstance(error, Exception) else CoordinatorNotAvailable())
-            current.answered.exception()  # nobody may be left to hear it
+            current.codes.set_exception(error if isinstance(error, Exception) else CoordinatorNotAvailable())
+            current.codes.exception()  # mark it as retrieved: all waiters may be cancelled
             if not isinstance(error, Exception):
                 raise
 
-    async def _answers(self, node_id: int, wishes: Mapping[str, Wish]) -> dict[str, Codes]:
+    async def _codes_from(self, node_id: int, transactions: Mapping[str, PartitionsOfTransaction]) -> dict[str, Codes]:
         try:
-            return _codes(await self._ask(node_id, _request(wishes.values())), wishes)
-        except KafkaError as refusal:
-            return _same(wishes, refusal.code)
+            return _codes(await self._send_request(node_id, _request(transactions.values())), transactions)
+        except KafkaError as error:
+            return _same(transactions, error.code)
         except OSError:
-            return _same(wishes, ErrorCode.NETWORK_EXCEPTION)
+            return _same(transactions, ErrorCode.NETWORK_EXCEPTION)
 
-    async def _ask(self, node_id: int, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+    async def _send_request(self, node_id: int, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
         broker = self._broker
-        answer: AddPartitionsToTxnResponse
+        response: AddPartitionsToTxnResponse
         if node_id == broker.node_id:
-            answer = await broker.local.handle(request, version=VERSION)
-            return answer
+            response = await broker.local.handle(request, version=VERSION)
+            return response
         registered = broker.image.brokers.get(node_id)
         address = None if registered is None else registered.address(broker.inter_broker_listener)
         if address is None:
-            raise CoordinatorNotAvailable(f"Broker {node_id} cannot be reached.")
-        answer = await broker.peers.ask(address, request, timeout_ms=ASK_MS, purpose=PURPOSE, version_at_most=VERSION)
-        return answer
+            raise CoordinatorNotAvailable(f"Broker {node_id} has no address on the inter-broker listener.")
+        response = await broker.peers.ask(
+            address, request, timeout_ms=TIMEOUT_MS, purpose=CONNECTION, version_at_most=VERSION
+        )
+        return response
 
     async def close(self) -> None:
-        """Whoever waits for an answer hears that there is nobody to ask."""
+        """Cancel the requests; their waiters get COORDINATOR_NOT_AVAILABLE."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _request(wishes: Any) -> AddPartitionsToTxnRequest:
+def _request(transactions: Any) -> AddPartitionsToTxnRequest:
     return AddPartitionsToTxnRequest(
         transactions=[
             AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
-                transactional_id=wish.transactional_id,
-                producer_id=wish.producer_id,
-                producer_epoch=wish.producer_epoch,
-                verify_only=wish.verify_only,
-                topics=_topics(wish.partitions),
+                transactional_id=transaction.transactional_id,
+                producer_id=transaction.producer_id,
+                producer_epoch=transaction.producer_epoch,
+                verify_only=transaction.verify_only,
+                topics=_topics(transaction.partitions),
             )
-            for wish in wishes
+            for transaction in transactions
         ]
     )
 
@@ -153,18 +155,20 @@ def _topics(partitions: Sequence[TopicPartition]) -> list[AddPartitionsToTxnRequ
     ]
 
 
-def _codes(answer: AddPartitionsToTxnResponse, wishes: Mapping[str, Wish]) -> dict[str, Codes]:
-    if answer.error_code:
-        return _same(wishes, ErrorCode(answer.error_code))
+def _codes(
+    response: AddPartitionsToTxnResponse, transactions: Mapping[str, PartitionsOfTransaction]
+) -> dict[str, Codes]:
+    if response.error_code:
+        return _same(transactions, ErrorCode(response.error_code))
     return {
         result.transactional_id: {
             TopicPartition(topic.name, each.partition_index): ErrorCode(each.partition_error_code)
             for topic in result.topic_results
             for each in topic.results_by_partition
         }
-        for result in answer.results_by_transaction
+        for result in response.results_by_transaction
     }
 
 
-def _same(wishes: Mapping[str, Wish], code: ErrorCode) -> dict[str, Codes]:
-    return {key: dict.fromkeys(wish.partitions, code) for key, wish in wishes.items()}
+def _same(transactions: Mapping[str, PartitionsOfTransaction], code: ErrorCode) -> dict[str, Codes]:
+    return {key: dict.fromkeys(transaction.partitions, code) for key, transaction in transactions.items()}

@@ -1,4 +1,13 @@
-"""The end of transactions, told to their partitions: markers are sent to those who lead them until each is written."""
+"""Sends transaction markers to partition leaders, and retries until every marker is written.
+
+    shard decides the end --SendMarkers--> queue per leader --WriteTxnMarkers, up to 4 lanes--> leader
+                                              ^                                                   |
+                                              +------- retriable errors: to_retry after 0.1 s -------+
+    all written or deleted --> owner.all_marked --> the shard decides that the transaction is complete
+
+Partitions are routed by the newest metadata, at the time of each attempt. A shard that is resigned forgets its markers:
+the next coordinator reads the decided end from the log and sends them to_retry. Markers are idempotent.
+"""
 
 import asyncio
 from collections import Counter
@@ -14,31 +23,31 @@ from moldau.model.units import SECOND_MS
 from moldau.wire.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
 PARTITIONS_PER_REQUEST: Final = 2_000
-REQUESTS_PER_BROKER: Final = 4  # under way at the same time: one partition that is slow does not hold up all others
-ASK_MS: Final = 15 * SECOND_MS  # more than a partition waits for its replicas
+REQUESTS_PER_BROKER: Final = 4  # in flight: a slow partition does not delay all others
+TIMEOUT_MS: Final = 15 * SECOND_MS  # longer than a leader waits for the ISR
 RETRY_S: Final = 0.1
 PURPOSE: Final = "markers"
 
-# A partition that has seen a later epoch of the producer is past this transaction: it would refuse the marker for ever,
-# and for ever nobody could use the transactional id.
-_TOLD: Final = (ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH)
+# A partition with a later epoch of the producer is past this transaction and rejects the marker forever. Retrying would
+# block the transactional id.
+_WRITTEN: Final = (ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH)
 
 
 class MarkersOwner(Protocol):
-    """The shard that decided how transactions end."""
+    """The shard that decided the end of the transactions."""
 
     @property
     def coordinator_epoch(self) -> int:
-        """By which partitions refuse the markers of a former coordinator."""
+        """The epoch by which partitions fence markers of an earlier coordinator."""
         ...
 
     def all_marked(self, effect: SendMarkers) -> None:
-        """Every partition has its marker, or is gone."""
+        """Every partition has its marker, or was deleted."""
         ...
 
 
 class _Ending:
-    """One transaction that ends, and the partitions that have not heard of it."""
+    """A transaction that ends, and its partitions without a marker."""
 
     __slots__ = ("effect", "left", "owner")
 
@@ -48,58 +57,58 @@ class _Ending:
         self.left: dict[TopicPartition, None] = dict.fromkeys(effect.partitions)
 
 
-_Share = tuple[_Ending, list[TopicPartition]]  # what of an ending is sent in one request
+_Share = tuple[_Ending, list[TopicPartition]]  # an ending, and those of its partitions that share a request
 
 
 class _Route:
-    """What waits to be sent to one broker, and the lanes in which requests are under way to it."""
+    """The queue of one broker, and the lanes with a request in flight."""
 
-    __slots__ = ("is_about_to_send", "lanes", "queue")
+    __slots__ = ("is_scheduled", "lanes", "queue")
 
     def __init__(self) -> None:
         self.queue: dict[_Ending, list[TopicPartition]] = {}
         self.lanes: set[int] = set()
-        self.is_about_to_send = False  # in the next turn of the loop, with all that is queued until then
+        self.is_scheduled = False  # scheduled for the next turn of the loop
 
 
 class Markers:
-    """All markers of this broker's shards. There are no more of them than there are transactions that end."""
+    """The markers of all shards of this broker; bounded by the partitions of ending transactions."""
 
     def __init__(self, broker: CoordinatorHost, on_failure: Callable[[str, BaseException], None]) -> None:
         self._broker = broker
         self._on_failure = on_failure
         self._endings: dict[tuple[MarkersOwner, str], _Ending] = {}
         self._routes: dict[int, _Route] = {}
-        self._again: list[_Share] = []
-        self._retry: asyncio.TimerHandle | None = None
+        self._to_retry: list[_Share] = []
+        self._retry_timer: asyncio.TimerHandle | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._image = MetadataImage()
-        self._knows_all = False
+        self._is_metadata_complete = False
         self._is_closed = False
-        self.backlog = 0  # partitions that wait for their markers
+        self.backlog = 0  # partitions without their marker
         self.ended: Counter[bool] = Counter()  # transactions, by whether they were committed
 
-    # What there is
+    # Metadata
 
-    def see(self, image: MetadataImage) -> None:
-        """The newest metadata: at least as new as what made this broker coordinate what it does."""
+    def update_image(self, image: MetadataImage) -> None:
+        """Set the newest image; it is at least as new as the one that made this broker the coordinator."""
         self._image = image
 
     def start(self) -> None:
-        """From now on a topic that is not in the metadata is gone; before, this life may not have heard of it yet."""
-        self._knows_all = True
+        """The metadata of this run is complete: from now on a missing topic is a deleted one."""
+        self._is_metadata_complete = True
 
     def _leader(self, partition: TopicPartition) -> int | None:
-        """None where the partition is gone for good."""
+        """Return None for a deleted partition."""
         where = self._image.partition(*partition)
         if where is None:
-            return None if self._knows_all else NO_NODE
+            return None if self._is_metadata_complete else NO_NODE
         return where.leader
 
-    # Who has to hear of it
+    # Queueing
 
     def send(self, owner: MarkersOwner, effect: SendMarkers) -> None:
-        """Until all partitions have it. The same again, after its shard was loaded anew, takes the place of the old."""
+        """Send the markers until all are written. Replaces an earlier call for this transaction, as after a reload."""
         if self._is_closed:
             return
         self._drop((owner, effect.transactional_id))
@@ -108,7 +117,7 @@ class Markers:
         self._queue(ending, effect.partitions)
 
     def forget(self, owner: MarkersOwner) -> None:
-        """Another broker coordinates these transactions, and sends their markers."""
+        """Drop the markers of a shard: its next coordinator sends them."""
         for key in [key for key in self._endings if key[0] is owner]:
             self._drop(key)
 
@@ -121,22 +130,22 @@ class Markers:
         return self._endings.get((ending.owner, ending.effect.transactional_id)) is ending
 
     def _queue(self, ending: _Ending, partitions: Iterable[TopicPartition]) -> None:
-        """Each with those for the broker that leads it, now or as soon as somebody does."""
-        gone, homeless = [], []
+        """Queue each partition for its leader, or for a retry while it has none."""
+        deleted, leaderless = [], []
         for partition in partitions:
             leader = self._leader(partition)
             if leader is None:
-                gone.append(partition)
+                deleted.append(partition)
             elif leader == NO_NODE:
-                homeless.append(partition)
+                leaderless.append(partition)
             else:
                 route = self._routes.setdefault(leader, _Route())
                 route.queue.setdefault(ending, []).append(partition)
-                self._begin(leader, route)
-        if gone:  # not at once: whoever has just decided may not be asked to decide again before it is done
-            asyncio.get_running_loop().call_soon(self._written, ending, gone)
-        if homeless:
-            self._try_again([(ending, homeless)])
+                self._start_lane(leader, route)
+        if deleted:  # not at once: the caller may be within a decision of the owner
+            asyncio.get_running_loop().call_soon(self._written, ending, deleted)
+        if leaderless:
+            self._schedule_retry([(ending, leaderless)])
 
     def _written(self, ending: _Ending, partitions: Iterable[TopicPartition]) -> None:
         if not self._is_current(ending):
@@ -155,13 +164,13 @@ class Markers:
 
     # Sending
 
-    def _begin(self, node_id: int, route: _Route) -> None:
-        """Those of one turn of the loop go together: a task begins in the next."""
+    def _start_lane(self, node_id: int, route: _Route) -> None:
+        """Start a lane in the next turn of the loop, so that one request carries all markers of this turn."""
         lane = next((lane for lane in range(REQUESTS_PER_BROKER) if lane not in route.lanes), None)
-        if lane is None or route.is_about_to_send:
+        if lane is None or route.is_scheduled:
             return
         route.lanes.add(lane)
-        route.is_about_to_send = True
+        route.is_scheduled = True
         task = asyncio.get_running_loop().create_task(self._drain(node_id, route, lane))
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
@@ -171,13 +180,13 @@ class Markers:
             while shares := self._take(node_id, route):
                 await self._deliver(node_id, shares, lane)
         except Exception as error:
-            self._on_failure("markers of transactions could not be sent", error)
+            self._on_failure("sending transaction markers failed", error)
         finally:
             route.lanes.discard(lane)
 
     def _take(self, node_id: int, route: _Route) -> list[_Share]:
-        """As many as fit into a request. A partition that another broker leads by now is queued there."""
-        route.is_about_to_send = False
+        """Take the next request's markers. A partition with another leader meanwhile is queued for that one."""
+        route.is_scheduled = False
         shares: list[_Share] = []
         count = 0
         while route.queue and count < PARTITIONS_PER_REQUEST:
@@ -201,65 +210,66 @@ class Markers:
         return here, elsewhere
 
     async def _deliver(self, node_id: int, shares: Sequence[_Share], lane: int) -> None:
-        """What was not written is tried again after a while, wherever its leader is then."""
+        """Send one request; markers that were not written are retried with the leader of that time."""
         try:
-            codes = _codes(await self._ask(node_id, _request(shares), lane))
+            codes = _codes(await self._request_markers(node_id, _request(shares), lane))
         except (KafkaError, OSError):
-            self._try_again(shares)
+            self._schedule_retry(shares)
             return
         for ending, partitions in shares:
             outcomes = [(each, codes.get((ending.effect.producer_id, each))) for each in partitions]
-            left = [each for each, code in outcomes if code not in _TOLD]
-            self._complain(node_id, ending, outcomes)
-            self._written(ending, [each for each, code in outcomes if code in _TOLD])
+            left = [each for each, code in outcomes if code not in _WRITTEN]
+            self._log_rejections(node_id, ending, outcomes)
+            self._written(ending, [each for each, code in outcomes if code in _WRITTEN])
             if left:
-                self._try_again([(ending, left)])
+                self._schedule_retry([(ending, left)])
 
-    async def _ask(self, node_id: int, request: WriteTxnMarkersRequest, lane: int) -> WriteTxnMarkersResponse:
+    async def _request_markers(
+        self, node_id: int, request: WriteTxnMarkersRequest, lane: int
+    ) -> WriteTxnMarkersResponse:
+        response: WriteTxnMarkersResponse
         if node_id == self._broker.node_id:
-            response: WriteTxnMarkersResponse = await self._broker.local.handle(request)
+            response = await self._broker.local.handle(request)
             return response
         registered = self._image.brokers.get(node_id)
         address = None if registered is None else registered.address(self._broker.inter_broker_listener)
         if address is None:
-            raise ConnectionError(f"broker {node_id} cannot be reached")
-        answer: WriteTxnMarkersResponse = await self._broker.peers.ask(
-            address, request, timeout_ms=ASK_MS, purpose=f"{PURPOSE}-{lane}"
-        )
-        return answer
+            raise ConnectionError(f"broker {node_id} has no address on the inter-broker listener")
+        response = await self._broker.peers.ask(address, request, timeout_ms=TIMEOUT_MS, purpose=f"{PURPOSE}-{lane}")
+        return response
 
-    # Trying again
+    # Retries
 
-    def _try_again(self, shares: Iterable[_Share]) -> None:
-        self._again += shares
-        if self._retry is None:
-            self._retry = asyncio.get_running_loop().call_later(RETRY_S, self._retry_all)
+    def _schedule_retry(self, shares: Iterable[_Share]) -> None:
+        self._to_retry += shares
+        if self._retry_timer is None:
+            self._retry_timer = asyncio.get_running_loop().call_later(RETRY_S, self._retry_all)
 
     def _retry_all(self) -> None:
-        self._retry = None
-        again, self._again = self._again, []
-        for ending, partitions in again:
+        self._retry_timer = None
+        to_retry, self._to_retry = self._to_retry, []
+        for ending, partitions in to_retry:
             if self._is_current(ending):
                 self._queue(ending, partitions)
 
-    def _complain(self, node_id: int, ending: _Ending, outcomes: Sequence[tuple[TopicPartition, int | None]]) -> None:
-        """That a partition has another leader or too few replicas passes. That it refuses the marker should not be, but
-        where a later coordinator has ended the transaction and this one has not heard of it yet.
-        """
+    def _log_rejections(
+        self, node_id: int, ending: _Ending, outcomes: Sequence[tuple[TopicPartition, int | None]]
+    ) -> None:
+        """Log fenced markers: expected only if a later coordinator has ended the transaction already."""
         for partition, code in outcomes:
             if code in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED):
                 effect = ending.effect
                 self._broker.limited_logger.write(
-                    "markers refused",
-                    f"Broker {node_id} refuses the marker of {effect.transactional_id} (producer {effect.producer_id}, "
+                    "markers rejected",
+                    f"Broker {node_id} rejected a marker of {effect.transactional_id} (producer {effect.producer_id}, "
                     f"epoch {effect.epoch}) for {partition}: {ErrorCode(code).name}",
                 )
 
     async def close(self) -> None:
-        """What is not written will be sent by whoever coordinates next."""
+        """Stop sending; the next coordinator sends the unwritten markers."""
         self._is_closed = True
-        if self._retry is not None:
-            self._retry.cancel()
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
         self._endings.clear()
         tasks = list(self._tasks)
         for task in tasks:
@@ -289,11 +299,11 @@ def _marker(ending: _Ending, partitions: Sequence[TopicPartition]) -> WriteTxnMa
     )
 
 
-def _codes(answer: Any) -> dict[tuple[int, TopicPartition], int]:
-    """No two transactions share a producer id."""
+def _codes(response: Any) -> dict[tuple[int, TopicPartition], int]:
+    """Return error codes by producer id and partition; no two open transactions share a producer id."""
     return {
         (marker.producer_id, TopicPartition(topic.name, each.partition_index)): each.error_code
-        for marker in answer.markers
+        for marker in response.markers
         for topic in marker.topics
         for each in topic.partitions
     }

@@ -1,4 +1,4 @@
-"""How transactions stand in `__transaction_state`: as Kafka writes them, so that its tools read them."""
+"""Encodes and decodes records of `__transaction_state` in Kafka's format, which its tools read."""
 
 import logging
 from collections.abc import Callable
@@ -27,14 +27,14 @@ class TransactionCoding:
         return encode_coordinator_key(key), None if value is None else encode_versioned(value, self._version(value))
 
     def _version(self, value: TransactionLogValue) -> int:
-        """Version 0 is for clusters that may go back to older software; what it cannot say is said in version 1."""
+        """Version 0 allows a downgrade; values with tagged fields need version 1."""
         has_tags = value.previous_producer_id != NO_ID or value.next_producer_id != NO_ID
         return TAGGED if has_tags or value.client_transaction_version or self._level() >= 1 else PLAIN
 
     def decode(self, key: bytes, value: bytes | None) -> Record | None:
-        """A record of a kind or version that is not known here is passed over, as Kafka does."""
+        """Return None for a record of an unknown type or version, as Kafka does."""
         try:
             return decode_transaction_record(key, value)
         except Malformed as error:
-            logger.warning("A record of the topic of transactions is passed over: %s", error)
+            logger.warning("Ignoring a record of __transaction_state: %s", error)
             return None

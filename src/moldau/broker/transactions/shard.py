@@ -1,4 +1,4 @@
-"""One partition of the state topic that this node leads, and the machine that decides for its transactions."""
+"""A shard of the transaction coordinator: a partition of `__transaction_state` and the machine on it."""
 
 import asyncio
 import logging
@@ -32,13 +32,19 @@ from moldau.model.units import SECOND_MS
 
 logger = logging.getLogger(__name__)
 
-COMMIT_MS_MAX: Final = 5 * SECOND_MS  # less than the patience of clients and brokers: they hear why, and try again
+COMMIT_MS_MAX: Final = (
+    5 * SECOND_MS
+)  # shorter than the request timeouts of clients and brokers, which retry on the error
 BUSY_S: Final = 0.1
-FINAL: Final = (ProducerFenced, InvalidProducerIdMapping, InvalidTxnState)  # after these a producer gives up
+FATAL_ERRORS: Final = (
+    ProducerFenced,
+    InvalidProducerIdMapping,
+    InvalidTxnState,
+)  # fatal for a producer: check the leadership before responding them
 
 
 class TransactionShard(CoordinatingShard[TransactionsMachine, Record]):
-    """What handlers ask about transactions goes through `commit` and `read`; both raise while the shard is loading."""
+    """Handlers use `commit` and `read`; both raise while the shard is loading."""
 
     def __init__(
         self,
@@ -68,7 +74,7 @@ class TransactionShard(CoordinatingShard[TransactionsMachine, Record]):
 
     @property
     def coordinator_epoch(self) -> int:
-        """By which partitions refuse the markers of a former coordinator."""
+        """The epoch by which partitions fence markers of an earlier coordinator."""
         return self.leader_epoch
 
     def _new_machine(self) -> TransactionsMachine:
@@ -82,17 +88,17 @@ class TransactionShard(CoordinatingShard[TransactionsMachine, Record]):
     async def commit_with_id(
         self, decide: Callable[[TransactionsMachine, ProducerId | None], Decision[Record, ProducerIdentity]]
     ) -> ProducerIdentity:
-        """`commit` for what may need a fresh producer id, which is fetched only then."""
+        """Like `commit`, for decisions that may need a new producer id, which is allocated only then."""
         try:
             return await self.commit(lambda machine: decide(machine, None))
         except ProducerIdNeeded:
             fresh = ProducerId(await self._broker.producer_ids.next())
         return await self.commit(lambda machine: decide(machine, fresh))
 
-    async def sure(self, refusal: KafkaError) -> KafkaError:
-        """What a producer could not get over is not said before it is sure."""
-        await self.be_sure()
-        return refusal
+    async def confirm_error(self, error: KafkaError) -> KafkaError:
+        """Return an error that is fatal for the producer, after a leadership check: this state may be stale."""
+        await self.ensure_leadership()
+        return error
 
     # Markers
 
@@ -101,19 +107,24 @@ class TransactionShard(CoordinatingShard[TransactionsMachine, Record]):
         self._markers.send(self, effect)
 
     def all_marked(self, effect: SendMarkers) -> None:
-        """The transaction is complete; nobody waits for that."""
+        """Decide that the transaction is complete; nothing waits for it."""
         if self.is_ready and not self.can_commit:
             asyncio.get_running_loop().call_later(BUSY_S, self.all_marked, effect)
             return
         try:
             self._driver.submit(lambda machine: machine.decide_markers_written(effect, effect.partitions, now=self.now))
         except CoordinatorLoadInProgress:
-            if self.is_ready:  # but too much waits to be committed; once it is loaded again, markers are sent again too
+            if self.is_ready:  # too many uncommitted decisions; a reload would send the markers again
                 asyncio.get_running_loop().call_later(BUSY_S, self.all_marked, effect)
-        except KafkaError as error:  # whoever leads the shard next sends the markers again, and completes it
-            logger.info("%s: the end of %s is not complete yet: %s", self.name, effect.transactional_id, error)
+        except KafkaError as error:  # the next leader of the shard sends the markers again
+            logger.info(
+                "%s: completing the transaction of %s failed, the next coordinator will: %s",
+                self.name,
+                effect.transactional_id,
+                error,
+            )
 
-    # Life
+    # Lifecycle
 
     def resign(self) -> None:
         self._markers.forget(self)

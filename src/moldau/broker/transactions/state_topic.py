@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 def new_state_topic(view: ClusterView) -> NewTopic:
-    """The topic as the settings want it, with as many replicas as there are brokers for."""
+    """The topic with the configured settings, and at most as many replicas as active brokers."""
     settings = view.settings
     wanted = settings.transaction_state_log_replication_factor
     brokers = sum(each.is_active for each in view.image.brokers.values())
@@ -19,7 +19,7 @@ def new_state_topic(view: ClusterView) -> NewTopic:
     if wanted > replicas:
         logger.warning(
             "%s is created with %d of %d replicas (transaction.state.log.replication.factor): "
-            "there are no more brokers",
+            "not enough active brokers",
             STATE_TOPIC,
             replicas,
             wanted,
@@ -31,7 +31,7 @@ def new_state_topic(view: ClusterView) -> NewTopic:
         configs=[
             ("cleanup.policy", "compact"),
             ("compression.type", "uncompressed"),
-            # A replica that lacks what was answered would end transactions otherwise than they were ended.
+            # An out-of-sync leader could complete transactions differently from what clients were told.
             ("unclean.leader.election.enable", "false"),
             ("min.insync.replicas", str(min(settings.transaction_state_log_min_isr, replicas))),
             ("segment.bytes", str(max(settings.transaction_state_log_segment_bytes, SEGMENT_BYTES_MIN))),

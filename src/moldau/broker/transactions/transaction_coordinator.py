@@ -1,4 +1,4 @@
-"""Who coordinates which transactional id here: a shard for each partition of the state topic that this node leads."""
+"""The transaction coordinator: one shard for each partition of `__transaction_state` that this node leads."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -6,9 +6,9 @@ from typing import Final
 from moldau.broker.coordinators.host import CoordinatorHost
 from moldau.broker.coordinators.shards import Shards
 from moldau.broker.internal_topics import STATE_TOPIC
-from moldau.broker.transactions.add_partitions import Enrolment
+from moldau.broker.transactions.add_partitions import AddPartitionsChannel
 from moldau.broker.transactions.markers import Markers
-from moldau.broker.transactions.shard import FINAL, TransactionShard
+from moldau.broker.transactions.shard import FATAL_ERRORS, TransactionShard
 from moldau.broker.transactions.state_topic import new_state_topic
 from moldau.machines.metadata.delta import MetadataDelta
 from moldau.machines.metadata.image import MetadataImage
@@ -17,16 +17,16 @@ from moldau.model.errors import CoordinatorLoadInProgress, ErrorCode
 from moldau.model.ids import TopicPartition
 
 BACKLOG_MAX: Final = 1_000_000
-"""Markers that may wait to be written; beyond it, transactions are not ended by clients, who try again."""
+"""Limit of queued markers; beyond it, EndTxn fails with a retriable error."""
 
 
 class Transactions:
-    """Finds the shard of a transactional id, and asks it on behalf of clients and of partitions."""
+    """Finds the shard of a transactional id, and handles requests of clients and partitions with it."""
 
     def __init__(self, broker: CoordinatorHost, on_failure: Callable[[str, BaseException], None]) -> None:
         self._broker = broker
         self.markers = Markers(broker, on_failure)
-        self.enrolment = Enrolment(broker)
+        self.add_partitions_channel = AddPartitionsChannel(broker)
         self._shards: Shards[TransactionShard] = Shards(
             broker,
             STATE_TOPIC,
@@ -40,17 +40,17 @@ class Transactions:
 
     async def follow(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """Called when the partitions are in step with the image, before handlers see it."""
-        self.markers.see(image)
+        self.markers.update_image(image)
         await self._shards.follow(image, delta)
 
     def start(self) -> None:
-        """The metadata is here as it was when this life of the broker began, and newer."""
+        """The metadata of this run is complete: a missing topic is a deleted one."""
         self.markers.start()
 
     async def init_producer(
         self, transactional_id: str, timeout_ms: int, expected: ProducerIdentity | None
     ) -> ProducerIdentity:
-        """A producer begins under a transactional id, or goes on after an error if it is `expected`."""
+        """Initialize a producer: fence earlier ones, or bump the epoch of the `expected` one after an error."""
         shard = self.shard_for(transactional_id)
         try:
             return await shard.commit_with_id(
@@ -58,8 +58,8 @@ class Transactions:
                     transactional_id, timeout_ms, expected=expected, new_producer_id=fresh, now=shard.now
                 )
             )
-        except FINAL as refusal:
-            raise await shard.sure(refusal) from None
+        except FATAL_ERRORS as error:
+            raise await shard.confirm_error(error) from None
 
     async def add_partitions(
         self,
@@ -69,7 +69,7 @@ class Transactions:
         *,
         client_version: int,
     ) -> None:
-        """All of them join the transaction, or none and the refusal is raised."""
+        """Add all partitions to the transaction, or none and raise the error."""
         shard = self.shard_for(transactional_id)
         try:
             await shard.commit(
@@ -77,31 +77,31 @@ class Transactions:
                     transactional_id, producer, partitions, client_version=client_version, now=shard.now
                 )
             )
-        except FINAL as refusal:
-            raise await shard.sure(refusal) from None
+        except FATAL_ERRORS as error:
+            raise await shard.confirm_error(error) from None
 
     async def verify_partitions(
         self, transactional_id: str, producer: ProducerIdentity, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Whether each is part of the transaction that is open: here, and nowhere else by now.
+        """Verify that the partitions are in the producer's open transaction, with a leadership check.
 
-        A partition that believed a former coordinator would take a batch for which no marker is to come.
+        A partition that trusts a stale coordinator would append a batch that never gets a marker.
         """
         shard = self.shard_for(transactional_id)
         try:
             codes = await shard.read(lambda machine: machine.verify_partitions(transactional_id, producer, partitions))
-        except FINAL as refusal:
-            raise await shard.sure(refusal) from None
-        await shard.be_sure()
+        except FATAL_ERRORS as error:
+            raise await shard.confirm_error(error) from None
+        await shard.ensure_leadership()
         return codes
 
     async def end(
         self, transactional_id: str, producer: ProducerIdentity, *, is_commit: bool, client_version: int
     ) -> ProducerIdentity:
-        """Commit or abort; the answer is who the producer is from now on."""
+        """Commit or abort; return the producer's id and epoch for the next transaction."""
         shard = self.shard_for(transactional_id)
         if self.markers.backlog >= BACKLOG_MAX:
-            raise CoordinatorLoadInProgress("Too many markers of transactions wait to be written; try again.")
+            raise CoordinatorLoadInProgress("Too many transaction markers are queued; retry.")
         try:
             return await shard.commit_with_id(
                 lambda machine, fresh: machine.decide_end(
@@ -113,11 +113,11 @@ class Transactions:
                     now=shard.now,
                 )
             )
-        except FINAL as refusal:
-            raise await shard.sure(refusal) from None
+        except FATAL_ERRORS as error:
+            raise await shard.confirm_error(error) from None
 
     async def close(self) -> None:
-        """Write what was decided; markers are sent again by whoever coordinates next."""
-        await self.enrolment.close()
+        """Write pending decisions. The next coordinator sends the unwritten markers again."""
+        await self.add_partitions_channel.close()
         await self.markers.close()
         await self._shards.close()

@@ -1,4 +1,4 @@
-"""What dashboards want to know of transactions: how many are open, for how long, and who holds up readers."""
+"""Transaction metrics: open transactions, the age of the oldest, and the lag of last stable offsets."""
 
 import asyncio
 from collections.abc import Iterable, Iterator
@@ -10,14 +10,14 @@ from moldau.model.errors import KafkaError
 
 
 class Open(NamedTuple):
-    """The transactions that are coordinated here and have begun but are not complete."""
+    """The incomplete transactions that this broker coordinates."""
 
     transactions: int
     oldest_ms: int
 
 
 class StableLag(NamedTuple):
-    """How many committed records of a partition stand behind the first open transaction."""
+    """The records of a partition between its last stable offset and its high watermark."""
 
     topic: str
     partition: int
@@ -25,7 +25,7 @@ class StableLag(NamedTuple):
 
 
 async def open_transactions(shards: Iterable[TransactionShard]) -> Open:
-    """Those of shards that are loading are left out."""
+    """Count open transactions; shards that are loading are omitted."""
     found = Open(0, 0)
     for shard in shards:
         try:
@@ -42,7 +42,7 @@ async def _open_in(shard: TransactionShard) -> Open:
 
 
 def stable_lags(partitions: Partitions) -> Iterator[StableLag]:
-    """Of the partitions that are led here: what readers of committed records cannot see yet."""
+    """Yield the lag of each partition that this broker leads: records that read_committed cannot see yet."""
     for partition in partitions.all():
         if partition.is_open and partition.is_leader:
             yield StableLag(*partition.name, partition.high_watermark - partition.last_stable_offset)

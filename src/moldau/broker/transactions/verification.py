@@ -1,4 +1,4 @@
-"""Before a partition takes the first records of a transaction, its coordinator is asked, and its word is checked."""
+"""Verification (KIP-890): before the first batch of a transaction in a partition, the coordinator must confirm it."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,40 +6,40 @@ from typing import Final, NamedTuple, Protocol
 
 from moldau.broker.coordinators.host import ClusterView
 from moldau.broker.partitions.partition import Partition
-from moldau.broker.transactions.add_partitions import Codes, Wish
+from moldau.broker.transactions.add_partitions import Codes, PartitionsOfTransaction
 from moldau.broker.transactions.transaction_coordinator import Transactions
 from moldau.client.errors import error_of
 from moldau.model.errors import ErrorCode, InvalidTxnState, KafkaError
 from moldau.model.ids import NO_SEQUENCE, TopicPartition
 from moldau.model.ports import Clock
 
-ROUNDS_MAX: Final = 3  # a marker that comes between question and answer makes another necessary
-RETRIES_MAX: Final = 5  # while the transaction before it is about to end, as it mostly is within some milliseconds
+ROUNDS_MAX: Final = 3  # a marker that is written between request and response requires another round
+RETRIES_MAX: Final = 5  # while the producer's previous transaction is ending, usually some milliseconds
 RETRY_S: Final = 0.02
 
 
-class Speaker(NamedTuple):
-    """Who writes, and what its version of the protocol knows."""
+class TransactionalClient(NamedTuple):
+    """A producer, and the capabilities of its protocol version."""
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
-    enrols: bool  # partitions join the transaction by being written to; of others the producer tells the coordinator
-    knows_abortable: bool  # the word for a transaction that can only be aborted
+    adds_on_write: bool  # a write adds the partition to the transaction; older clients send AddPartitionsToTxn first
+    supports_abortable: bool  # understands TRANSACTION_ABORTABLE
 
 
-class Beginning(NamedTuple):
-    """A partition that is about to get a producer's first batch of a transaction."""
+class FirstBatch(NamedTuple):
+    """The first batch of a transaction in this partition."""
 
     partition: Partition
     sequence: int = NO_SEQUENCE
 
 
-Refusals = dict[TopicPartition, ErrorCode]
+Rejections = dict[TopicPartition, ErrorCode]
 
 
 class TransactionHost(ClusterView, Protocol):
-    """What a partition needs to verify a transaction with its coordinator."""
+    """The parts of the broker that verification uses."""
 
     @property
     def clock(self) -> Clock: ...
@@ -48,55 +48,59 @@ class TransactionHost(ClusterView, Protocol):
     def transactions(self) -> Transactions: ...
 
 
-async def begin(broker: TransactionHost, speaker: Speaker, beginnings: Sequence[Beginning]) -> Refusals:
-    """The partitions that may not be written to, and why. The others may, as long as nothing is waited for."""
-    refused: Refusals = {}
+async def verify_first_batches(
+    broker: TransactionHost, client: TransactionalClient, batches: Sequence[FirstBatch]
+) -> Rejections:
+    """Return the errors of partitions that must not be appended to. Append to the others before the next await."""
+    rejected: Rejections = {}
     for _ in range(ROUNDS_MAX):
-        refusals, beginnings = await _ask_once(broker, speaker, beginnings)
-        refused |= refusals
-        if not beginnings:
-            return refused
-    return refused | {each.partition.name: ErrorCode.INVALID_TXN_STATE for each in beginnings}
+        rejections, batches = await _verify_once(broker, client, batches)
+        rejected |= rejections
+        if not batches:
+            return rejected
+    return rejected | {each.partition.name: ErrorCode.INVALID_TXN_STATE for each in batches}
 
 
-async def _ask_once(
-    broker: TransactionHost, speaker: Speaker, beginnings: Sequence[Beginning]
-) -> tuple[Refusals, Sequence[Beginning]]:
-    """Who is refused, and of whom has to be asked again because a marker came meanwhile."""
+async def _verify_once(
+    broker: TransactionHost, client: TransactionalClient, batches: Sequence[FirstBatch]
+) -> tuple[Rejections, Sequence[FirstBatch]]:
+    """Return the rejections, and the batches to verify unconfirmed because a marker was written meanwhile."""
     now_ms = broker.clock.wall_ms()
-    producer_id, epoch = speaker.producer_id, speaker.producer_epoch
-    sought = [
+    producer_id, epoch = client.producer_id, client.producer_epoch
+    started = [
         (each, each.partition.log.producers.verifications.seek(producer_id, epoch, each.sequence, now_ms))
-        for each in beginnings
+        for each in batches
     ]
-    codes = await _codes(broker, speaker, [each.partition.name for each in beginnings])
-    refused: Refusals = {}
-    again: list[Beginning] = []
-    for each, verification in sought:
+    codes = await _codes(broker, client, [each.partition.name for each in batches])
+    rejected: Rejections = {}
+    unconfirmed: list[FirstBatch] = []
+    for each, verification in started:
         code = codes[each.partition.name]
         verifications = each.partition.log.producers.verifications
         if code is not ErrorCode.NONE:
-            refused[each.partition.name] = code
-            if code not in _PASSING:
+            rejected[each.partition.name] = code
+            if code not in _RETRIABLE:
                 verifications.reject(producer_id, verification)
         elif not verifications.complete(producer_id, verification):
-            again.append(each)
-    return refused, again
+            unconfirmed.append(each)
+    return rejected, unconfirmed
 
 
-async def _codes(broker: TransactionHost, speaker: Speaker, partitions: Sequence[TopicPartition]) -> Codes:
-    if not speaker.enrols and not broker.settings.transaction_partition_verification_enable:
+async def _codes(broker: TransactionHost, client: TransactionalClient, partitions: Sequence[TopicPartition]) -> Codes:
+    if not client.adds_on_write and not broker.settings.transaction_partition_verification_enable:
         return dict.fromkeys(partitions, ErrorCode.NONE)
-    wish = Wish(speaker.transactional_id, speaker.producer_id, speaker.producer_epoch, not speaker.enrols, partitions)
-    for _ in range(RETRIES_MAX if speaker.enrols else 0):
-        codes = await broker.transactions.enrolment.ask(wish)
+    transaction = PartitionsOfTransaction(
+        client.transactional_id, client.producer_id, client.producer_epoch, not client.adds_on_write, partitions
+    )
+    for _ in range(RETRIES_MAX if client.adds_on_write else 0):
+        codes = await broker.transactions.add_partitions_channel.request(transaction)
         if ErrorCode.CONCURRENT_TRANSACTIONS not in codes.values():
             return codes
         await asyncio.sleep(RETRY_S)
-    return await broker.transactions.enrolment.ask(wish)
+    return await broker.transactions.add_partitions_channel.request(transaction)
 
 
-_UNREACHED: Final = (
+_UNAVAILABLE: Final = (
     ErrorCode.NETWORK_EXCEPTION,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -104,33 +108,33 @@ _UNREACHED: Final = (
     ErrorCode.OPERATION_NOT_ATTEMPTED,
 )
 
-_PASSING: Final = (*_UNREACHED, ErrorCode.CONCURRENT_TRANSACTIONS)  # the producer will come back with the same batch
+_RETRIABLE: Final = (*_UNAVAILABLE, ErrorCode.CONCURRENT_TRANSACTIONS)  # the producer retries with the same batch
 
 
-def told_to_producer(code: ErrorCode, speaker: Speaker) -> KafkaError:
-    """As Kafka tells it: older producers try again after `NOT_ENOUGH_REPLICAS`, and know little else of this kind."""
-    if code in _UNREACHED or (code is ErrorCode.CONCURRENT_TRANSACTIONS and not speaker.enrols):
+def map_error_for_produce(code: ErrorCode, client: TransactionalClient) -> KafkaError:
+    """Map the error for a Produce response, as Kafka does: older producers retry after NOT_ENOUGH_REPLICAS."""
+    if code in _UNAVAILABLE or (code is ErrorCode.CONCURRENT_TRANSACTIONS and not client.adds_on_write):
         return error_of(
             ErrorCode.NOT_ENOUGH_REPLICAS,
-            f"The coordinator of the transaction could not be asked whether the partition is part of it ({code.name}).",
+            f"The transaction coordinator could not verify that the partition is in the transaction ({code.name}).",
         )
-    return _told(code, speaker)
+    return _map_error(code, client)
 
 
-def told_to_committer(code: ErrorCode, speaker: Speaker) -> KafkaError:
-    """To a producer that commits offsets: it talks to the coordinator of a group, not to that of its transaction."""
+def map_error_for_offset_commit(code: ErrorCode, client: TransactionalClient) -> KafkaError:
+    """Map the error for a TxnOffsetCommit response, which comes from a group coordinator."""
     if code in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.OPERATION_NOT_ATTEMPTED) or (
-        code is ErrorCode.CONCURRENT_TRANSACTIONS and not speaker.enrols
+        code is ErrorCode.CONCURRENT_TRANSACTIONS and not client.adds_on_write
     ):
         return error_of(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    return _told(code, speaker)
+    return _map_error(code, client)
 
 
-def _told(code: ErrorCode, speaker: Speaker) -> KafkaError:
+def _map_error(code: ErrorCode, client: TransactionalClient) -> KafkaError:
     if code is ErrorCode.PRODUCER_FENCED:
-        return error_of(ErrorCode.INVALID_PRODUCER_EPOCH, "Another producer has the transactional id by now.")
+        return error_of(ErrorCode.INVALID_PRODUCER_EPOCH, "A newer producer uses the transactional id.")
     if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED or (
-        code in (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE) and not speaker.knows_abortable
+        code in (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE) and not client.supports_abortable
     ):
         return InvalidTxnState("The partition is not part of the transaction.")
     return error_of(code)
