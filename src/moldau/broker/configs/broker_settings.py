@@ -1,7 +1,7 @@
-"""The settings of one broker, grouped by what they govern. `BrokerSettings.parse` reads them all from texts by name.
+"""The settings of one broker, grouped by subject. `BrokerSettings.parse` builds them from texts by name.
 
-Names that Kafka has and nothing here reads are in `moldau.model.kafka_settings`: whoever builds what such a name
-governs moves its row here, or beside the new code.
+Kafka's settings that have no effect here are declared in `moldau.model.kafka_settings`. When a feature gives one of
+them an effect, its row moves here, or beside the new code.
 """
 
 from collections.abc import Mapping
@@ -56,44 +56,44 @@ def connections_by_host(text: str) -> dict[str, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSettings:
-    """Who this node is and where it keeps its data."""
+    """The node's identity, roles and data directory."""
 
     node_id: int = setting(
         "node.id",
         1,
         kind=Kind.INT,
         at_least=0,
-        doc="The number by which the cluster knows this node; broker.id is its old name.",
+        doc="The id of this node in its cluster; broker.id is the old name.",
     )
     broker_id: int = setting(
         "broker.id",
         -1,
         kind=Kind.INT,
         at_least=-1,
-        doc="The old name of node.id; where both are set they must agree, and -1 leaves it to node.id.",
+        doc="The old name of node.id; if both are set they must be equal. -1: use node.id.",
     )
     process_roles: tuple[str, ...] = setting(
         "process.roles",
         ROLES,
         one_of=ROLES,
         check=_non_empty,
-        doc="What this process does: serve clients (broker), keep the metadata (controller), or both.",
+        doc="The roles of this process: broker (serves clients), controller (manages the metadata), or both.",
     )
     broker_rack: str | None = setting(
         "broker.rack",
         None,
-        doc="Where the node stands; replicas are spread over racks and clients may read from their own.",
+        doc="The rack of this node; replicas are spread over racks, and consumers may fetch from their own.",
     )
     log_dirs: tuple[str, ...] = setting(
         "log.dirs",
         (),
-        doc="The folders that hold the data; when empty, log.dir says it.",
+        doc="The data directories; when empty, log.dir is used.",
     )
     log_dir: tuple[str, ...] = setting(
         "log.dir",
         ("moldau-data",),
         check=_non_empty,
-        doc="The folder that holds the data, where log.dirs names none.",
+        doc="The data directory if log.dirs is empty.",
     )
 
     @property
@@ -103,45 +103,45 @@ class NodeSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ListenerSettings:
-    """Where clients connect. `moldau.model.listeners.resolve_listeners` makes sense of them together."""
+    """The listeners. `moldau.model.listeners.resolve_listeners` combines these settings."""
 
     listeners: tuple[str, ...] = setting(
         "listeners",
         ("PLAINTEXT://localhost:9092",),
         check=_non_empty,
-        doc="Where to listen: NAME://host:port, several with commas; an empty host or 0.0.0.0 means all interfaces.",
+        doc="The listeners as NAME://host:port, separated by commas; an empty host or 0.0.0.0 binds all interfaces.",
     )
     advertised_listeners: tuple[str, ...] = setting(
         "advertised.listeners",
         (),
-        doc="The addresses clients are told to use, by listener name; by default those of listeners.",
+        doc="The addresses that clients get, by listener name; by default those of listeners.",
     )
     protocol_map: str = setting(
         "listener.security.protocol.map",
         "",
-        doc="Which protocol each listener name speaks, as NAME:PROTOCOL pairs; by default a name is its protocol.",
+        doc="The security protocol of each listener name, as NAME:PROTOCOL pairs; by default the name is the protocol.",
     )
     inter_broker_listener: str = setting(
         "inter.broker.listener.name",
         "",
-        doc="The listener brokers use among themselves; by default the one that security.inter.broker.protocol names.",
+        doc="The listener between brokers; by default the one for security.inter.broker.protocol.",
     )
     inter_broker_protocol: str = setting(
         "security.inter.broker.protocol",
         "PLAINTEXT",
         one_of=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
-        doc="The protocol brokers speak among themselves where inter.broker.listener.name is not set.",
+        doc="The security protocol between brokers if inter.broker.listener.name is not set.",
     )
     controller_listeners: tuple[str, ...] = setting(
         "controller.listener.names",
         (),
-        doc="The listeners that controllers use; clients are not served there.",
+        doc="The listeners for controllers; they do not serve clients.",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkSettings:
-    """How much a connection, an address, and all of them together may ask for."""
+    """Limits of connections and requests."""
 
     socket_request_max_bytes: int = setting(
         "socket.request.max.bytes",
@@ -162,7 +162,7 @@ class NetworkSettings:
         kind=Kind.INT,
         at_least=0,
         scope=Scope.CLUSTER,
-        doc="Connections beyond this many are closed as they arrive.",
+        doc="Connections beyond this number are closed when they are accepted.",
     )
     max_connections_per_ip: int = setting(
         "max.connections.per.ip",
@@ -170,7 +170,7 @@ class NetworkSettings:
         kind=Kind.INT,
         at_least=0,
         scope=Scope.CLUSTER,
-        doc="Connections from one address beyond this many are closed as they arrive.",
+        doc="Connections from one address beyond this number are closed when they are accepted.",
     )
     max_connections_per_ip_overrides: str = setting(
         "max.connections.per.ip.overrides",
@@ -183,24 +183,24 @@ class NetworkSettings:
         "connections.max.idle.ms",
         10 * MINUTE_MS,
         at_least=-1,
-        doc="A connection on which nothing happened for this long is closed; -1 keeps it.",
+        doc="A connection that is idle for this long is closed; -1: never.",
     )
 
     def connections_max_of(self, host: str) -> int:
-        """How many connections one address may have."""
+        """Return the limit of connections of one address."""
         return connections_by_host(self.max_connections_per_ip_overrides).get(host, self.max_connections_per_ip)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TopicSettings:
-    """How topics come and go."""
+    """Defaults for new topics, and which requests may create and delete topics."""
 
     num_partitions: int = setting(
         "num.partitions",
         1,
         kind=Kind.INT,
         at_least=1,
-        doc="How many partitions a topic gets when its creator does not say.",
+        doc="The default number of partitions of new topics.",
     )
     default_replication_factor: int = setting(
         "default.replication.factor",
@@ -208,101 +208,101 @@ class TopicSettings:
         kind=Kind.INT,
         at_least=1,
         at_most=SHORT_MAX,
-        doc="How many replicas a partition gets when its creator does not say.",
+        doc="The default replication factor of new topics.",
     )
     delete_topic_enable: bool = setting(
         "delete.topic.enable",
         True,
-        doc="Let topics be deleted.",
+        doc="Allow the deletion of topics.",
     )
     auto_create_topics_enable: bool = setting(
         "auto.create.topics.enable",
         True,
-        doc="Create a topic when a client that allows it asks for one that does not exist.",
+        doc="Create missing topics on Metadata requests that allow it.",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class FetchSettings:
-    """How much one answer may carry, and how many fetch sessions are remembered."""
+    """Limits of responses and of fetch sessions."""
 
     fetch_max_bytes: int = setting(
         "fetch.max.bytes",
         55 * MiB,
         kind=Kind.INT,
         at_least=KiB,
-        doc="The most that one Fetch answers, whatever it asks for; one whole batch is always answered.",
+        doc="The maximum size of a Fetch response, whatever the client requests; one whole batch is always returned.",
     )
     max_incremental_fetch_session_cache_slots: int = setting(
         "max.incremental.fetch.session.cache.slots",
         1000,
         kind=Kind.INT,
         at_least=0,
-        doc="How many incremental fetch sessions are kept.",
+        doc="The maximum number of incremental fetch sessions.",
     )
     max_request_partition_size_limit: int = setting(
         "max.request.partition.size.limit",
         2000,
         kind=Kind.INT,
         at_least=1,
-        doc="The most partitions that one DescribeTopicPartitions answers.",
+        doc="The maximum number of partitions in a DescribeTopicPartitions response.",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class UpkeepSettings:
+class MaintenanceSettings:
     """How often logs are checked, checkpointed, and compacted."""
 
     log_retention_check_interval_ms: int = setting(
         "log.retention.check.interval.ms",
         5 * MINUTE_MS,
         at_least=1,
-        doc="How often logs are looked through for segments that retention lets go.",
+        doc="How often logs are checked for segments that retention deletes.",
     )
     recovery_point_checkpoint_interval_ms: int = setting(
         "log.flush.offset.checkpoint.interval.ms",
         MINUTE_MS,
         kind=Kind.INT,
         at_least=0,
-        doc="How often it is written down up to where each log is surely on disk.",
+        doc="How often the recovery point of each log is checkpointed.",
     )
     start_offset_checkpoint_interval_ms: int = setting(
         "log.flush.start.offset.checkpoint.interval.ms",
         MINUTE_MS,
         kind=Kind.INT,
         at_least=0,
-        doc="How often it is written down where each log begins.",
+        doc="How often the start offset of each log is checkpointed.",
     )
     high_watermark_checkpoint_interval_ms: int = setting(
         "replica.high.watermark.checkpoint.interval.ms",
         5 * SECOND_MS,
         at_least=1,
-        doc="How often each partition's high watermark is written down.",
+        doc="How often the high watermark of each partition is checkpointed.",
     )
     log_cleaner_enable: bool = setting(
         "log.cleaner.enable",
         True,
-        doc="Compact topics whose policy asks for it.",
+        doc="Compact the logs of topics whose cleanup.policy includes compact.",
     )
     log_cleaner_backoff_ms: int = setting(
         "log.cleaner.backoff.ms",
         15 * SECOND_MS,
         at_least=0,
         scope=Scope.CLUSTER,
-        doc="How long to wait before looking again when no log needed compaction.",
+        doc="The pause before the next check if no log needed compaction.",
     )
     log_cleaner_dedupe_buffer_bytes: int = setting(
         "log.cleaner.dedupe.buffer.size",
         128 * MiB,
         at_least=MiB,
         scope=Scope.CLUSTER,
-        doc="The memory one compaction may use to remember keys.",
+        doc="The memory of one compaction for its map of keys.",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerSettings:
-    """What is remembered of producers."""
+    """The state kept per producer."""
 
     producer_id_expiration_ms: int = setting(
         "producer.id.expiration.ms",
@@ -310,7 +310,7 @@ class ProducerSettings:
         kind=Kind.INT,
         at_least=1,
         scope=Scope.CLUSTER,
-        doc="A producer that was silent this long is forgotten by a partition.",
+        doc="The state of a producer expires after this time without a write.",
     )
     producer_id_expiration_check_interval_ms: int = setting(
         "producer.id.expiration.check.interval.ms",
@@ -318,26 +318,26 @@ class ProducerSettings:
         kind=Kind.INT,
         at_least=1,
         is_internal=True,
-        doc="How often partitions look for producers to forget.",
+        doc="How often partitions check for expired producers.",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class MetadataLogSettings:
-    """How the cluster's metadata log is cut and snapshotted."""
+    """Segments and snapshots of the metadata log."""
 
     metadata_log_segment_bytes: int = setting(
         "metadata.log.segment.bytes",
         GiB,
         kind=Kind.INT,
         at_least=8 * MiB,
-        doc="A new segment of the metadata log is begun when the active one would grow beyond this size.",
+        doc="The metadata log rolls a new segment before the active one exceeds this size.",
     )
     metadata_log_segment_ms: int = setting(
         "metadata.log.segment.ms",
         7 * DAY_MS,
         at_least=1,
-        doc="A new segment of the metadata log is begun when the active one is this old.",
+        doc="The metadata log rolls a new segment when the active one is this old.",
     )
     metadata_log_max_record_bytes_between_snapshots: int = setting(
         "metadata.log.max.record.bytes.between.snapshots",
@@ -349,36 +349,36 @@ class MetadataLogSettings:
         "metadata.log.max.snapshot.interval.ms",
         HOUR_MS,
         at_least=0,
-        doc="A snapshot of the metadata is written when records wait for one this long; 0 goes by size alone.",
+        doc="A snapshot of the metadata is written when its oldest new record is this old; 0: by size only.",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObservationSettings:
-    """What the node tells about itself, and where."""
+class ObservabilitySettings:
+    """Metrics and logs."""
 
     metrics_listener: str = setting(
         "moldau.metrics.listener",
         "localhost:9404",
         check=_address,
-        doc="The host:port where /metrics is served for Prometheus; empty serves none.",
+        doc="The host:port of the metrics page (/metrics) for Prometheus; empty: none.",
     )
     is_portable: bool = setting(
         "moldau.portable.io",
         False,
-        doc="Use only what every POSIX system has: no sendfile, no MSG_MORE, no fallocate. Slower; for tests.",
+        doc="Use only POSIX features: no sendfile, no MSG_MORE, no fallocate. Slower; for tests.",
     )
     log_format: str = setting(
         "moldau.log.format",
         "text",
         one_of=("text", "json"),
-        doc="Whether log lines are written for people or as one JSON object each.",
+        doc="The format of log lines: text, or one JSON object each.",
     )
     log_level: str = setting(
         "moldau.log.level",
         "info",
         one_of=("debug", "info", "warning", "error"),
-        doc="The least important log lines that are still written.",
+        doc="The lowest level of log lines that are written.",
     )
 
 
@@ -389,7 +389,7 @@ class BrokerSettings(
     NetworkSettings,
     TopicSettings,
     FetchSettings,
-    UpkeepSettings,
+    MaintenanceSettings,
     ProducerSettings,
     GroupSettings,
     OffsetsTopicSettings,
@@ -404,9 +404,9 @@ class BrokerSettings(
     QuorumTimes,
     MemberSettings,
     MetadataLogSettings,
-    ObservationSettings,
+    ObservabilitySettings,
 ):
-    """All settings of one broker; `log_defaults` holds what topics get where they do not say.
+    """All settings of one broker; `log_defaults` are the defaults of topic settings.
 
     The constructor trusts its caller; text from outside goes through `BrokerSettings.parse`.
     """
@@ -415,7 +415,7 @@ class BrokerSettings(
 
     @classmethod
     def parse(cls, texts: Mapping[str, str]) -> "BrokerSettings":
-        """Settings from texts by name, each within its bounds and at peace with the others."""
+        """Parse settings from texts by name; validates each one and their combination."""
         if "node.id" not in texts and texts.get("broker.id", "-1").strip() != "-1":
             texts = {**texts, "node.id": texts["broker.id"]}
         settings = cls(**parse_fields(cls, texts), log_defaults=log_defaults(texts))
@@ -423,7 +423,7 @@ class BrokerSettings(
         return settings
 
     def check(self) -> None:
-        """Refuse combinations that contradict each other."""
+        """Reject contradictory combinations."""
         if self.broker_id not in (-1, self.node_id):
             raise InvalidConfig(f"node.id is {self.node_id} but broker.id is {self.broker_id}: give one, or the same.")
         if self.broker_heartbeat_interval_ms >= self.broker_session_timeout_ms:

@@ -1,4 +1,4 @@
-"""Where a node finds its controllers, and how it stays in touch with them."""
+"""Settings of the controller quorum, the broker lifecycle and leadership balancing."""
 
 from dataclasses import dataclass
 
@@ -12,62 +12,62 @@ def _non_empty(parts: tuple[str, ...]) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class QuorumSettings:
-    """Who keeps the metadata. `moldau.model.quorum.resolve_quorum` makes sense of them together."""
+    """The controllers. `moldau.model.quorum.resolve_quorum` combines these settings."""
 
     quorum_voters: tuple[str, ...] = setting(
         "controller.quorum.voters",
         (),
         check=_non_empty,
-        doc="The voters of a fixed quorum, as id@host:port; without it the metadata log itself says who votes.",
+        doc="The voters of a static quorum, as id@host:port; without it the voters are stored in the metadata log.",
     )
     quorum_bootstrap_servers: tuple[str, ...] = setting(
         "controller.quorum.bootstrap.servers",
         (),
         check=_non_empty,
-        doc="Controllers, as host:port, that are asked who leads the quorum.",
+        doc="Controllers, as host:port, from which nodes discover the quorum leader.",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class LifecycleSettings:
-    """How a broker stays in its cluster, and leaves it."""
+    """Registration, heartbeats and shutdown of a broker."""
 
     broker_heartbeat_interval_ms: int = setting(
         "broker.heartbeat.interval.ms",
         2 * SECOND_MS,
         kind=Kind.INT,
         at_least=1,
-        doc="How often a broker tells the controller that it is alive.",
+        doc="How often a broker sends a heartbeat to the controller.",
     )
     broker_session_timeout_ms: int = setting(
         "broker.session.timeout.ms",
         9 * SECOND_MS,
         kind=Kind.INT,
         at_least=1,
-        doc="A broker that is not heard of for so long is fenced; one whose process ends is fenced at once.",
+        doc="A broker without a heartbeat for this long is fenced; one whose process ends is fenced at once.",
     )
     initial_registration_timeout_ms: int = setting(
         "initial.broker.registration.timeout.ms",
         MINUTE_MS,
         kind=Kind.INT,
-        doc="A broker that no active controller has registered for so long after its start gives up and ends.",
+        doc="A broker that cannot register with the active controller within this time stops.",
     )
     cordoned_log_dirs: tuple[str, ...] = setting(
         "cordoned.log.dirs",
         (),
         scope=Scope.PER_BROKER,
-        doc="With anything in it, such as *, this broker gets no new partitions; to be set while it runs.",
+        doc="If not empty (such as *), this broker gets no new partitions; set it on the running broker.",
     )
     controlled_shutdown_enable: bool = setting(
         "controlled.shutdown.enable",
         True,
-        doc="Hand over what this broker leads before it stops.",
+        doc="Move leaderships to other brokers before this broker stops.",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeadershipSettings:
-    """How the active controller keeps leaderships where they belong."""
+    """Preferred leader elections of the active controller."""
 
     auto_leader_rebalance_enable: bool = setting(
         "auto.leader.rebalance.enable",
@@ -78,5 +78,5 @@ class LeadershipSettings:
         "leader.imbalance.check.interval.seconds",
         300,
         at_least=1,
-        doc="How often that is looked into, and whether partitions without a leader could have one.",
+        doc="How often the controller checks for non-preferred leaders and for leaderless partitions.",
     )

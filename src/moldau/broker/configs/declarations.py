@@ -1,4 +1,4 @@
-"""Every setting name that is accepted, by what it belongs to, and the nearest one to a name that is not."""
+"""All accepted setting names, by scope, and suggestions for unknown ones."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ NAME_LENGTH_MAX: Final = 250
 
 
 def broker_setting(name: str) -> Setting | None:
-    """The declaration of a broker setting, of one for a single listener, or of one that a plug-in would read."""
+    """Return the declaration of a broker setting, of a per-listener one, or of one for a plug-in."""
     if name in BROKER_SETTINGS:
         return BROKER_SETTINGS[name]
     if len(name) > NAME_LENGTH_MAX:
@@ -47,18 +47,18 @@ def _listener_setting(name: str) -> Setting | None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` may be a slip of."""
+    """Return the known name most similar to `name`."""
     matches = get_close_matches(name[:NAME_LENGTH_MAX].lower(), known, n=1, cutoff=0.7)
     return matches[0] if matches else None
 
 
 def unknown(what: str, name: str, known: Mapping[str, Setting]) -> str:
-    """The words for a name that nothing knows."""
+    """Return the error message for an unknown name."""
     match = nearest(name, known)
     hint = f". Did you mean {match}?" if match else ""
     return f"Unknown {what} config name: {shorten(name)}{hint}"
 
 
 def without_effect(known: Mapping[str, Setting], names: Iterable[str]) -> list[str]:
-    """Those of the names that are accepted only, in order; the caller warns of them once."""
+    """Return the names that are accepted but have no effect, in order; the caller logs one warning."""
     return sorted(name for name in names if name in known and not known[name].has_effect)

@@ -1,4 +1,4 @@
-"""What rules the offsets topic, and when a group's lag is worth a warning."""
+"""Settings of the offsets topic, and of lag warnings."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -16,14 +16,14 @@ def _codec(value: int) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class OffsetsTopicSettings:
-    """How `__consumer_offsets` is made, when the first group needs it, and how it is read at a start."""
+    """Creation and loading of `__consumer_offsets`."""
 
     offsets_topic_num_partitions: int = setting(
         "offsets.topic.num.partitions",
         50,
         kind=Kind.INT,
         at_least=1,
-        doc="How many partitions the offsets topic gets; who looks after a group depends on it, so it never changes.",
+        doc="The number of partitions of the offsets topic; it maps groups to coordinators, so it never changes.",
     )
     offsets_topic_replication_factor: int = setting(
         "offsets.topic.replication.factor",
@@ -31,45 +31,45 @@ class OffsetsTopicSettings:
         kind=Kind.SHORT,
         at_least=1,
         at_most=SHORT_MAX,
-        doc="How many replicas the offsets topic gets; fewer, with a warning, where there are fewer brokers.",
+        doc="The replication factor of the offsets topic; reduced, with a warning, if there are fewer brokers.",
     )
     offsets_topic_segment_bytes: int = setting(
         "offsets.topic.segment.bytes",
         100 * MiB,
         kind=Kind.INT,
         at_least=1,
-        doc="The segment.bytes of the offsets topic, never less than what one change of a group may take (32 MiB).",
+        doc="The segment.bytes of the offsets topic, at least the maximum size of one change of a group (32 MiB).",
     )
     offsets_topic_compression_codec: int = setting(
         "offsets.topic.compression.codec",
         0,
         kind=Kind.INT,
         check=_codec,
-        doc="The codec of what is written to the offsets topic: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
+        doc="The compression codec of the offsets topic: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
     )
     offsets_commit_timeout_ms: int = setting(
         "offsets.commit.timeout.ms",
         5 * SECOND_MS,
         kind=Kind.INT,
         at_least=1,
-        doc="How long an answer about a group waits until what it rests on is on the replicas of the offsets topic.",
+        doc="How long a response of the group coordinator waits until its records are replicated.",
     )
     offsets_load_buffer_size: int = setting(
         "offsets.load.buffer.size",
         5 * MiB,
         kind=Kind.INT,
         at_least=1,
-        doc="How many bytes of the offsets topic are read at once when it is loaded.",
+        doc="The bytes per read when a partition of the offsets topic is loaded.",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class LagSettings:
-    """When a group that falls behind is mentioned in the log."""
+    """Lag warnings."""
 
     lag_warning_ms: int = setting(
         "moldau.group.lag.warning.ms",
         5 * MINUTE_MS,
         at_least=0,
-        doc="A group whose lag has grown for this long is named in a warning; 0 warns of none.",
+        doc="A warning is logged for a group whose lag has grown for this long; 0: never.",
     )

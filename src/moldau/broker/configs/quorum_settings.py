@@ -1,4 +1,4 @@
-"""How a node keeps its copy of the metadata log, and whether it asks to vote."""
+"""Settings of a member of the metadata quorum."""
 
 from dataclasses import dataclass
 
@@ -8,24 +8,24 @@ from moldau.model.units import MiB
 
 @dataclass(frozen=True, kw_only=True)
 class MemberSettings:
-    """What one member of the quorum does by itself."""
+    """Fetching the metadata log, and joining the voters."""
 
     quorum_fetch_max_bytes: int = setting(
         "controller.quorum.fetch.max.bytes",
         MiB,
         kind=Kind.INT,
         at_least=1,
-        doc="How much of the metadata log is fetched from its leader at once; one whole batch always is.",
+        doc="The bytes of one fetch of the metadata log; one whole batch is always fetched.",
     )
     quorum_fetch_snapshot_max_bytes: int = setting(
         "controller.quorum.fetch.snapshot.max.bytes",
         MiB,
         kind=Kind.INT,
         at_least=1,
-        doc="How much of a snapshot of the metadata is fetched from the leader at once.",
+        doc="The bytes of one fetch of a metadata snapshot.",
     )
     quorum_auto_join_enable: bool = setting(
         "controller.quorum.auto.join.enable",
         False,
-        doc="Let a controller that does not vote ask to be made a voter, in the place of an older self if need be.",
+        doc="A controller that is not a voter joins the voters; it replaces a voter with its id and another directory.",
     )

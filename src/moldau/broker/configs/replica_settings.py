@@ -1,4 +1,4 @@
-"""How followers fetch, how far they may lag, and which replica a consumer is sent to."""
+"""Settings of follower fetches, ISR membership, throttles and the replica selector."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -31,48 +31,48 @@ class ReplicaSettings:
         500,
         kind=Kind.INT,
         at_least=0,
-        doc="How long a leader holds back the answer to a follower's fetch while there is nothing new.",
+        doc="The maximum wait of a follower's fetch if there are too few bytes.",
     )
     replica_fetch_min_bytes: int = setting(
         "replica.fetch.min.bytes",
         1,
         kind=Kind.INT,
         at_least=0,
-        doc="How much must be new before a leader answers a follower's fetch early.",
+        doc="The bytes that a follower's fetch waits for.",
     )
     replica_fetch_max_bytes: int = setting(
         "replica.fetch.max.bytes",
         1 * MiB,
         kind=Kind.INT,
         at_least=0,
-        doc="How much a follower asks for of one partition; one batch comes whatever its size.",
+        doc="The maximum bytes per partition in a follower's fetch; one whole batch is always returned.",
     )
     replica_fetch_response_max_bytes: int = setting(
         "replica.fetch.response.max.bytes",
         10 * MiB,
         kind=Kind.INT,
         at_least=0,
-        doc="How much a follower asks for in one fetch; never more than what can be written without a pause.",
+        doc="The maximum bytes of a follower's fetch; capped at an amount that is written without a pause.",
     )
     replica_fetch_backoff_ms: int = setting(
         "replica.fetch.backoff.ms",
         SECOND_MS,
         kind=Kind.INT,
         at_least=0,
-        doc="The longest pause of a follower after a fetch that failed; the first ones are shorter.",
+        doc="The longest backoff of a follower after a failed fetch; the first ones are shorter.",
     )
     replica_socket_timeout_ms: int = setting(
         "replica.socket.timeout.ms",
         30 * SECOND_MS,
         kind=Kind.INT,
         at_least=1,
-        doc="How long a follower waits for its leader's answer, beyond what the leader was asked to wait.",
+        doc="The timeout of a follower's fetch, in addition to its maximum wait.",
     )
     replica_selector_class: str | None = setting(
         "replica.selector.class",
         None,
         check=_selector,
-        doc="How a consumer's replica is chosen: by default it is the leader, by rack with RackAwareReplicaSelector.",
+        doc="The selector of a consumer's replica: by default the leader, or by rack with RackAwareReplicaSelector.",
     )
     leader_throttled_rate: int = setting(
         "leader.replication.throttled.rate",

@@ -1,4 +1,4 @@
-"""Which value of a setting holds, who set it, and what DescribeConfigs tells about it."""
+"""Effective values of settings, their sources, and their descriptions for DescribeConfigs."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -17,11 +17,11 @@ from moldau.storage.settings import LogSettings
 Texts = Mapping[str, str]
 Report = Callable[[InvalidConfig], None]
 
-NOTHING_SAID: Final[Texts] = MappingProxyType({})
+NO_TEXTS: Final[Texts] = MappingProxyType({})
 
 
 class ConfigSource(IntEnum):
-    """Who set a value, by DescribeConfigs' number."""
+    """The source of a value, by DescribeConfigs' number."""
 
     DYNAMIC_TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -32,18 +32,18 @@ class ConfigSource(IntEnum):
 
 
 class BrokerTexts(NamedTuple):
-    """All that was said about one broker, from the strongest voice to the weakest."""
+    """The configured values of one broker by source, in order of precedence."""
 
-    per_broker: Texts = NOTHING_SAID  # AlterConfigs on this broker
-    cluster: Texts = NOTHING_SAID  # AlterConfigs on all brokers, the resource named ''
-    static: Texts = NOTHING_SAID  # files and flags at start
+    per_broker: Texts = NO_TEXTS  # AlterConfigs on this broker
+    cluster: Texts = NO_TEXTS  # AlterConfigs on all brokers, the resource named ''
+    static: Texts = NO_TEXTS  # files and flags at start
 
     def merged(self) -> dict[str, str]:
         return {**self.static, **self.cluster, **self.per_broker}
 
 
 class DescribedSynonym(NamedTuple):
-    """One place that could have set the value, under the name it has there."""
+    """A source of the value, under its name there."""
 
     name: str
     value: str | None
@@ -52,7 +52,7 @@ class DescribedSynonym(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribedSetting:
-    """One entry of a DescribeConfigs answer; the synonyms begin with the one that holds."""
+    """One entry of a DescribeConfigs response; the first synonym is the effective one."""
 
     name: str
     value: str | None
@@ -64,14 +64,14 @@ class DescribedSetting:
     synonyms: tuple[DescribedSynonym, ...]
 
 
-# Which value holds ----------------------------------------------------------------------------------------------------
+# Effective values -----------------------------------------------------------------------------------------------------
 
 
 def effective_log_settings(overrides: Texts, defaults: LogSettings, report: Report | None = None) -> LogSettings:
     """The settings of a topic's logs: its own where it has them, the broker's defaults elsewhere.
 
-    Values were checked before they were stored. One that is no longer accepted is reported and passed over: it must
-    not keep a broker from serving the topic.
+    Values were validated before they were stored. One that is no longer valid is reported and ignored: it must not keep
+    a broker from serving the topic.
     """
     if not overrides:
         return defaults
@@ -80,36 +80,36 @@ def effective_log_settings(overrides: Texts, defaults: LogSettings, report: Repo
         if each.name in overrides:
             try:
                 fields[field] = each.parse(overrides[each.name])
-            except InvalidConfig as refusal:
-                _tell(report, refusal)
+            except InvalidConfig as error:
+                _report(report, error)
     return dataclasses.replace(defaults, **fields)
 
 
 def effective_broker_settings(texts: BrokerTexts, report: Report | None = None) -> BrokerSettings:
-    """The settings of a running broker. What was set at start must be right; later values that are not are left out."""
+    """The settings of a running broker. Static values must be valid; invalid dynamic ones are reported and ignored."""
     static = BrokerSettings.parse(texts.static)
-    later = acceptable({**texts.cluster, **texts.per_broker}, report)
-    if not later:
+    dynamic = acceptable({**texts.cluster, **texts.per_broker}, report)
+    if not dynamic:
         return static
     try:
-        return BrokerSettings.parse({**texts.static, **later})
-    except InvalidConfig as refusal:
-        _tell(report, refusal)
-        rest = {name: text for name, text in later.items() if not _is_at_peace(texts.static, later, without=name)}
-        return BrokerSettings.parse({**texts.static, **rest}) if _is_at_peace(texts.static, rest) else static
+        return BrokerSettings.parse({**texts.static, **dynamic})
+    except InvalidConfig as error:
+        _report(report, error)
+        rest = {name: text for name, text in dynamic.items() if not _is_consistent(texts.static, dynamic, without=name)}
+        return BrokerSettings.parse({**texts.static, **rest}) if _is_consistent(texts.static, rest) else static
 
 
-def _is_at_peace(static: Texts, later: Texts, without: str = "") -> bool:
-    """Whether the later values fit together; where they do without one of them, that one is at odds with another."""
+def _is_consistent(static: Texts, dynamic: Texts, without: str = "") -> bool:
+    """Whether the dynamic values are consistent, leaving out one of them."""
     try:
-        BrokerSettings.parse({**static, **{name: text for name, text in later.items() if name != without}})
+        BrokerSettings.parse({**static, **{name: text for name, text in dynamic.items() if name != without}})
     except InvalidConfig:
         return False
     return True
 
 
 def acceptable(texts: Texts, report: Report | None = None) -> dict[str, str]:
-    """Those of the texts for a running broker that may change while it runs and are within their bounds."""
+    """Return the texts that are valid and may change while the broker runs."""
     accepted = {}
     for name, text in texts.items():
         setting = broker_setting(name)
@@ -118,28 +118,28 @@ def acceptable(texts: Texts, report: Report | None = None) -> dict[str, str]:
         try:
             setting.parse(text)
             accepted[name] = text
-        except InvalidConfig as refusal:
-            _tell(report, refusal)
+        except InvalidConfig as error:
+            _report(report, error)
     return accepted
 
 
-def _tell(report: Report | None, refusal: InvalidConfig) -> None:
+def _report(report: Report | None, error: InvalidConfig) -> None:
     if report:
-        report(refusal)
+        report(error)
 
 
-# What is told about it ------------------------------------------------------------------------------------------------
+# Descriptions ---------------------------------------------------------------------------------------------------------
 
 
 def describe_topic(
     overrides: Texts, broker: BrokerTexts, names: Collection[str] | None = None
 ) -> list[DescribedSetting]:
-    """A topic's settings, all or those named; names that no topic has are left out."""
+    """Describe a topic's settings, all or the named ones; unknown names are omitted."""
     defaults = effective_broker_settings(broker).log_defaults
     effective = effective_log_settings(overrides, defaults)
     described = []
     for setting in _chosen(TOPIC_SETTINGS, names):
-        synonyms = _said_by_broker([synonym.name for synonym in SYNONYMS.get(setting.name, ())], broker)
+        synonyms = _synonyms([synonym.name for synonym in SYNONYMS.get(setting.name, ())], broker)
         if setting.name in overrides:
             own = DescribedSynonym(setting.name, overrides[setting.name], ConfigSource.DYNAMIC_TOPIC)
             synonyms = [own, *synonyms]
@@ -149,21 +149,21 @@ def describe_topic(
 
 
 def describe_broker(broker: BrokerTexts, names: Collection[str] | None = None) -> list[DescribedSetting]:
-    """A broker's settings, all or those named; with them what was set for single listeners and plug-ins."""
+    """Describe a broker's settings, all or the named ones, including those of single listeners and plug-ins."""
     merged = broker.merged()
     known = dict(BROKER_SETTINGS)
     known.update({name: each for name in merged if name not in known and (each := broker_setting(name))})
     described = []
     for setting in _chosen(known, names):
-        synonyms = _said_by_broker([setting.name], broker)
+        synonyms = _synonyms([setting.name], broker)
         value = merged.get(setting.name, setting.format(setting.default))
         described.append(_described(setting, value, synonyms, is_read_only=setting.scope is Scope.STATIC))
     return described
 
 
 def describe_cluster(cluster: Texts, names: Collection[str] | None = None) -> list[DescribedSetting]:
-    """What was set for all brokers at once: the resource named ''."""
-    said = {name: each for name in sorted(cluster) if (each := broker_setting(name))}
+    """Describe the cluster-wide dynamic values: the resource named ''."""
+    configured = {name: each for name in sorted(cluster) if (each := broker_setting(name))}
     return [
         _described(
             setting,
@@ -171,39 +171,43 @@ def describe_cluster(cluster: Texts, names: Collection[str] | None = None) -> li
             [DescribedSynonym(setting.name, cluster[setting.name], ConfigSource.DYNAMIC_DEFAULT_BROKER)],
             is_read_only=setting.scope is Scope.STATIC,
         )
-        for setting in _chosen(said, names)
+        for setting in _chosen(configured, names)
     ]
 
 
 def describe_group(
     overrides: Texts, names: Collection[str] | None = None, defaults: Mapping[str, Any] = MappingProxyType({})
 ) -> list[DescribedSetting]:
-    """A group's settings, all or those named; `defaults` are what the broker's own settings say of some."""
+    """Describe a group's settings, all or the named ones; `defaults` come from broker settings."""
     described = []
     for setting in _chosen(GROUP_SETTINGS, names):
-        said = overrides.get(setting.name)
-        synonyms = [] if said is None else [DescribedSynonym(setting.name, said, ConfigSource.GROUP)]
-        value = setting.format(defaults.get(setting.name, setting.default)) if said is None else said
+        configured = overrides.get(setting.name)
+        synonyms = [] if configured is None else [DescribedSynonym(setting.name, configured, ConfigSource.GROUP)]
+        value = setting.format(defaults.get(setting.name, setting.default)) if configured is None else configured
         described.append(_described(setting, value, synonyms, is_read_only=False))
     return described
 
 
 def _chosen(known: Mapping[str, Setting], names: Collection[str] | None) -> Iterable[Setting]:
-    if not names:  # as in Kafka, an empty list asks for all
+    if not names:  # as in Kafka, an empty list means all
         return [each for each in known.values() if not each.is_internal]
     return [known[name] for name in dict.fromkeys(names) if name in known]
 
 
-def _said_by_broker(names: list[str], broker: BrokerTexts) -> list[DescribedSynonym]:
-    """What each voice says under any of the names, the one that holds first."""
-    voices = (
+def _synonyms(names: list[str], broker: BrokerTexts) -> list[DescribedSynonym]:
+    """Return the values that the sources set under any of the names, in order of precedence."""
+    sources = (
         (broker.per_broker, ConfigSource.DYNAMIC_BROKER),
         (broker.cluster, ConfigSource.DYNAMIC_DEFAULT_BROKER),
         (broker.static, ConfigSource.STATIC_BROKER),
     )
-    said = [DescribedSynonym(name, texts[name], source) for texts, source in voices for name in names if name in texts]
+    configured = [
+        DescribedSynonym(name, texts[name], source) for texts, source in sources for name in names if name in texts
+    ]
     defaults = [(name, setting.format(setting.default)) for name in names if (setting := broker_setting(name))]
-    return said + [DescribedSynonym(name, text, ConfigSource.DEFAULT) for name, text in defaults if text is not None]
+    return configured + [
+        DescribedSynonym(name, text, ConfigSource.DEFAULT) for name, text in defaults if text is not None
+    ]
 
 
 def _described(

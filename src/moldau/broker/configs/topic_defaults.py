@@ -1,4 +1,4 @@
-"""The broker settings that stand in for a topic setting which the topic itself does not give."""
+"""Broker settings that are the defaults of topic settings."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ class Synonym:
 
     @property
     def scope(self) -> Scope:
-        """Kafka lets the broker's defaults change while it runs, those in hours and minutes excepted."""
+        """As in Kafka, these can be changed dynamically, except those in hours and minutes."""
         return Scope.CLUSTER if self.unit == 1 and self.name != "log.flush.scheduler.interval.ms" else Scope.STATIC
 
 
@@ -66,7 +66,7 @@ def _not_zero(value: int) -> str | None:
 
 
 def _derived(topic_setting: Setting, synonym: Synonym, synonyms: tuple[Synonym, ...]) -> Setting:
-    """A broker's setting for a topic setting; only the last of several has a default, the others are unset."""
+    """Declare the broker setting of a topic setting; only the last of several has a default value."""
     is_counted = synonym.unit > 1
     default = topic_setting.default if synonym is synonyms[-1] else None
     return dataclasses.replace(
@@ -98,7 +98,7 @@ TOPIC_DEFAULTS: Final[Mapping[str, Setting]] = {
 
 
 def log_defaults(texts: Mapping[str, str]) -> LogSettings:
-    """What a topic that says nothing gets, from texts by broker setting name."""
+    """Return the default topic settings, from texts by broker setting name."""
     fields: dict[str, Any] = {}
     for topic_name, synonyms in SYNONYMS.items():
         for synonym in synonyms:
@@ -108,8 +108,8 @@ def log_defaults(texts: Mapping[str, str]) -> LogSettings:
     defaults = LogSettings(**fields)
     try:
         defaults.check()
-    except InvalidConfig as refusal:
-        raise InvalidConfig(f"The broker's defaults for topics contradict each other: {refusal}") from None
+    except InvalidConfig as error:
+        raise InvalidConfig(f"The broker's defaults for topics contradict each other: {error}") from None
     return defaults
 
 

@@ -1,4 +1,4 @@
-"""Which changes of settings are acceptable: the rules that CreateTopics and AlterConfigs obey."""
+"""Validation of config changes by CreateTopics and AlterConfigs."""
 
 import dataclasses
 from collections.abc import Set
@@ -16,9 +16,9 @@ from moldau.storage.settings import LogSettings
 
 
 def check_topic_settings(overrides: Texts, defaults: LogSettings, changed: Set[str] | None = None) -> LogSettings:
-    """What a topic with these overrides would have; `InvalidConfig` if a name or value among `changed` is not accepted.
+    """Return the topic settings with these overrides; raise `InvalidConfig` for invalid names or values in `changed`.
 
-    Overrides that stay as they are were accepted once; they count only where they contradict a change.
+    Unchanged overrides were valid before; they are only checked for conflicts with changed ones.
     """
     news = overrides if changed is None else {name: text for name, text in overrides.items() if name in changed}
     for name in sorted(news):
@@ -31,9 +31,9 @@ def check_topic_settings(overrides: Texts, defaults: LogSettings, changed: Set[s
 
 
 def check_broker_settings(texts: Texts, static: Texts, changed: Set[str], *, is_for_all: bool) -> None:
-    """Refuse changes of one running broker, or of all, that Kafka's rules or the bounds forbid.
+    """Reject changes of one running broker, or of all, that are not dynamic or out of bounds.
 
-    Kafka answers all of these with InvalidRequest, where for topics it says InvalidConfig.
+    The error is InvalidRequest, as in Kafka; for topics it is InvalidConfig.
     """
     for name in sorted(changed):
         setting = broker_setting(name)
@@ -58,7 +58,7 @@ def _check_scope(setting: Setting, is_for_all: bool) -> None:
 
 
 def check_group_settings(texts: Texts, settings: BrokerSettings, changed: Set[str]) -> None:
-    """Refuse names and values that no group can have, or none here."""
+    """Reject invalid names and values."""
     for name in sorted(changed & texts.keys()):
         if name not in GROUP_SETTINGS:
             raise InvalidConfig(unknown("group", name, GROUP_SETTINGS))
@@ -67,7 +67,7 @@ def check_group_settings(texts: Texts, settings: BrokerSettings, changed: Set[st
 
 
 class ConfigValidator:
-    """The declared settings in the form in which the metadata machine asks for them (its `ConfigRules`)."""
+    """The declared settings as the metadata machine's `ConfigRules`."""
 
     def __init__(self, static: Texts | None = None) -> None:
         self._static = static or {}

@@ -1,1 +1,1 @@
-"""What a broker tells Prometheus: declared once, collected when asked, written out in slices."""
+"""Prometheus metrics: declared once, collected per scrape, formatted in slices."""

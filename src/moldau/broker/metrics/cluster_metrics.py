@@ -1,4 +1,4 @@
-"""What a node knows of its cluster: the partitions it leads, and, where it is a controller, all of them."""
+"""Metrics of the cluster: of the partitions that this node leads and, on controllers, of all partitions."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -57,9 +57,9 @@ class ClusterMetricsHost(Protocol):
 
 
 def cluster_lines(broker: ClusterMetricsHost) -> Iterator[str]:
-    """Dashboards add up what brokers say, and take any controller's word for what controllers say."""
+    """Dashboards sum the values of brokers, and use those of any controller."""
     is_controller = CONTROLLER in broker.settings.process_roles
-    here, everywhere = _counted_here(broker), _counted_everywhere(broker) if is_controller else Counter()
+    here, everywhere = _count_led(broker), _count_all(broker) if is_controller else Counter()
     for metric in _OF_BROKERS:
         yield from plain(metric, [((), here[metric.name])])
     for metric in _OF_CONTROLLERS:
@@ -70,35 +70,35 @@ def cluster_lines(broker: ClusterMetricsHost) -> Iterator[str]:
     yield from plain(catalogue.METADATA_OFFSET, [((), broker.image.offset)])
 
 
-def _counted_here(broker: ClusterMetricsHost) -> Counter[str]:
-    found: Counter[str] = Counter()
+def _count_led(broker: ClusterMetricsHost) -> Counter[str]:
+    counts: Counter[str] = Counter()
     for partition in broker.partitions.all():
-        found[catalogue.PARTITIONS.name] += 1
-        found[catalogue.OFFLINE_REPLICAS.name] += not partition.is_open
-        where = broker.image.partition(*partition.name)
-        if where is None or where.leader != broker.node_id:
+        counts[catalogue.PARTITIONS.name] += 1
+        counts[catalogue.OFFLINE_REPLICAS.name] += not partition.is_open
+        state = broker.image.partition(*partition.name)
+        if state is None or state.leader != broker.node_id:
             continue
-        in_sync, wanted = len(where.isr), len(where.replicas) - len(where.adding_replicas)
+        in_sync, wanted = len(state.isr), len(state.replicas) - len(state.adding_replicas)
         needed = min(partition.log.settings.min_insync_replicas, wanted)
-        found[catalogue.LEADERS.name] += 1
-        found[catalogue.UNDER_REPLICATED.name] += in_sync < wanted
-        found[catalogue.UNDER_MIN_ISR.name] += in_sync < needed
-        found[catalogue.AT_MIN_ISR.name] += in_sync == needed
-        found[catalogue.REASSIGNING.name] += where.is_moving
-    return found
+        counts[catalogue.LEADERS.name] += 1
+        counts[catalogue.UNDER_REPLICATED.name] += in_sync < wanted
+        counts[catalogue.UNDER_MIN_ISR.name] += in_sync < needed
+        counts[catalogue.AT_MIN_ISR.name] += in_sync == needed
+        counts[catalogue.REASSIGNING.name] += state.is_moving
+    return counts
 
 
-def _counted_everywhere(broker: ClusterMetricsHost) -> Counter[str]:
+def _count_all(broker: ClusterMetricsHost) -> Counter[str]:
     image = broker.image
-    found: Counter[str] = Counter({catalogue.TOPICS.name: len(image.topics)})
+    counts: Counter[str] = Counter({catalogue.TOPICS.name: len(image.topics)})
     for topic in image.topics.values():
-        found[catalogue.ALL_PARTITIONS.name] += len(topic.partitions)
+        counts[catalogue.ALL_PARTITIONS.name] += len(topic.partitions)
         for each in topic.partitions:
-            found[catalogue.OFFLINE.name] += not each.has_leader
-            found[catalogue.IMBALANCE.name] += each.leader != each.replicas[0]
+            counts[catalogue.OFFLINE.name] += not each.has_leader
+            counts[catalogue.IMBALANCE.name] += each.leader != each.replicas[0]
     for registered in image.brokers.values():
-        found[(catalogue.FENCED_BROKERS if registered.is_fenced else catalogue.ACTIVE_BROKERS).name] += 1
-    return found
+        counts[(catalogue.FENCED_BROKERS if registered.is_fenced else catalogue.ACTIVE_BROKERS).name] += 1
+    return counts
 
 
 def _replication(broker: ClusterMetricsHost) -> Iterator[str]:

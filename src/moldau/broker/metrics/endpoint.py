@@ -1,4 +1,4 @@
-"""The page that Prometheus reads. It is written in slices, so that thousands of partitions do not stall the loop."""
+"""The metrics page. It is built in slices, so that thousands of partitions do not stall the event loop."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -71,7 +71,7 @@ class MetricsHost(ClusterMetricsHost, Protocol):
 
 
 class MetricsEndpoint:
-    """Answers `/metrics`, and `/health` for whoever only wants to know whether the broker serves."""
+    """Serves `/metrics`, and `/health` for liveness checks."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class MetricsEndpoint:
         limits: ConnectionLimits,
         more: Callable[[], Iterator[str]] = lambda: iter(()),
     ) -> None:
-        """`more` adds lines that only the process knows."""
+        """`more` yields lines with process metrics."""
         self._broker = broker
         self._apis = apis
         self._limits = limits
@@ -118,7 +118,7 @@ class MetricsEndpoint:
         by_topic = dict(self._broker.partitions.traffic)
         for metric, field in _BY_TOPIC:
             samples: list[Sample] = [((topic,), getattr(meter, field)) for topic, meter in by_topic.items()]
-            others = (self._broker.partitions.traffic_of_removed, meter)  # topics that were, and that never were
+            others = (self._broker.partitions.traffic_of_removed, meter)  # deleted topics, and unknown ones
             total = sum(number for _, number in samples) + sum(getattr(each, field) for each in others)
             yield from plain(metric, [((), total), *samples])
         for metric, field in _IN_ALL:
@@ -148,7 +148,7 @@ class MetricsEndpoint:
             (
                 ((p.name.topic, str(p.name.partition)), p.high_watermark)
                 for p in partitions
-                if p.is_open and p.is_leader  # dashboards add up what brokers say: each partition once
+                if p.is_open and p.is_leader  # dashboards sum over brokers: report each partition once
             ),
         )
 
@@ -181,7 +181,7 @@ class MetricsEndpoint:
             (catalogue.SESSION_PARTITIONS, broker.fetch_sessions.partition_count),
             (catalogue.SESSION_EVICTIONS, broker.fetch_sessions.evictions),
             (catalogue.CONNECTIONS, len(self._limits)),
-            (catalogue.REFUSED_CONNECTIONS, self._limits.rejected),
+            (catalogue.REJECTED_CONNECTIONS, self._limits.rejected),
             (catalogue.BUGS, broker.bugs),
             (catalogue.DISK_FREE, free_bytes),
             (catalogue.DISK_TOTAL, total_bytes),

@@ -31,14 +31,14 @@ def head(metric: Metric) -> str:
 
 
 def plain(metric: Metric, samples: Iterable[Sample]) -> Iterator[str]:
-    """Counters and gauges. Fewer label values than labels leave out the last ones: that is the total."""
+    """Format counters and gauges. With fewer values than labels the last labels are omitted: a total."""
     yield head(metric)
     for values, number in samples:
         yield f"{metric.name}{_labels(metric.labels, values)} {_number(number)}\n"
 
 
 def summary(metric: Metric, meters: Iterable[tuple[Values, LatencyMeter]]) -> Iterator[str]:
-    """Quantiles, in milliseconds as Kafka has them."""
+    """Format quantiles, in milliseconds as in Kafka."""
     yield head(metric)
     for values, meter in meters:
         labels = tuple(zip(metric.labels, values, strict=True))
@@ -51,7 +51,7 @@ def summary(metric: Metric, meters: Iterable[tuple[Values, LatencyMeter]]) -> It
 
 
 def histogram(metric: Metric, meter: LatencyMeter) -> Iterator[str]:
-    """Buckets at powers of two of a microsecond, in seconds. Empty ones too: a rate needs what was there before."""
+    """Format buckets at powers of two of a microsecond, in seconds; empty ones too, for rates."""
     yield head(metric)
     seen = 0
     for index, count in enumerate(meter.buckets):
