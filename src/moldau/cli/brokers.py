@@ -1,6 +1,5 @@
 """`moldau broker`: list brokers, drain one, and unregister one that was stopped for good."""
 
-import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from moldau.cli.errors import CommandError, usage_error
+from moldau.cli.interrupts import run_async
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
 from moldau.cli.output import human_bytes, note, show_json, show_table
 from moldau.cli.reassignments import Throttle, wait_until_settled
@@ -264,6 +264,6 @@ def _run(bootstrap_servers: str, work: "Callable[[AsyncClient], Awaitable[None]]
             await work(client)
 
     try:
-        asyncio.run(connected())
+        run_async(connected())
     except InvalidPlan as broken:
         raise CommandError(str(broken)) from broken

@@ -1,6 +1,10 @@
 """Connect to a cluster, for the commands that talk to one."""
 
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
 from moldau.cli.errors import usage_error
+from moldau.cli.interrupts import INTERRUPTS
 from moldau.client.addresses import parse_bootstrap
 from moldau.client.async_client import AsyncClient
 from moldau.client.blocking_client import BlockingClient
@@ -10,9 +14,18 @@ from moldau.node.ports.clock import SystemClock
 from moldau.node.ports.randomness import system_random
 from moldau.node.ports.sockets import SocketNetwork
 
+Result = TypeVar("Result")
+
+
+class InterruptibleClient(BlockingClient):
+    """A blocking client whose requests are cancelled by Ctrl-C."""
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return INTERRUPTS.run(self._loop, work)
+
 
 def connect(bootstrap: str, settings: ClientSettings | None = None) -> BlockingClient:
-    return BlockingClient(
+    return InterruptibleClient(
         SocketNetwork(), SystemClock(), system_random(), _addresses(bootstrap), settings=settings or ClientSettings()
     )
 

@@ -1,10 +1,10 @@
 """`moldau cluster health`: check brokers, controllers and partitions."""
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from moldau.cli.interrupts import run_async
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
 from moldau.cli.output import note, show_json, show_table
 
@@ -27,7 +27,7 @@ def cluster() -> None:
 @app.command()
 def health(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = False) -> None:
     """Show brokers, controller, quorum and unhealthy partitions. The exit code is 1 if anything is wrong."""
-    found = asyncio.run(_examine(bootstrap_servers))
+    found = run_async(_examine(bootstrap_servers))
     if json:
         show_json(_as_json(found))
     else:

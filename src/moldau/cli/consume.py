@@ -1,6 +1,5 @@
 """`moldau consume`: print the records of a topic as lines."""
 
-import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,6 +7,7 @@ import typer
 
 from moldau.cli.completion import complete_topics
 from moldau.cli.errors import usage_error
+from moldau.cli.interrupts import run_async
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, in_utf8
 from moldau.cli.standard_streams import stop_on_broken_pipe, write_out
 
@@ -71,7 +71,7 @@ def consume(
         consume_in_group(bootstrap_servers, topic, group, begin, count, formatter, is_committed_only=read_committed)
         return
     isolation = Isolation.READ_COMMITTED if read_committed else Isolation.READ_UNCOMMITTED
-    asyncio.run(_consume(bootstrap_servers, topic, partition, begin, finish, isolation, count, formatter))
+    run_async(_consume(bootstrap_servers, topic, partition, begin, finish, isolation, count, formatter))
 
 
 async def _consume(

@@ -1,6 +1,5 @@
 """`moldau group`: list, describe, members, reset-offsets, delete, delete-offsets."""
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,6 +7,7 @@ import typer
 
 from moldau.cli.completion import complete_groups, complete_topics
 from moldau.cli.errors import CommandError, usage_error
+from moldau.cli.interrupts import run_async
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
 from moldau.cli.output import note, show_json, show_table
 from moldau.cli.partial_results import RESPONSES_WAIT_MS, fail_if_unresponsive
@@ -236,4 +236,4 @@ def _run(bootstrap_servers: str, work: Any) -> None:
         async with connect_async(bootstrap_servers) as client:
             await work(Groups(client))
 
-    asyncio.run(connected())
+    run_async(connected())

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from moldau import __version__
 from moldau.cli.commands import COMMANDS
 from moldau.cli.errors import DEBUG_VARIABLE, CommandError, as_command_error, is_debugging
+from moldau.cli.interrupts import INTERRUPTS
 from moldau.cli.parameter_checks import add_parameter_checks
 from moldau.cli.standard_streams import discard_output
 
@@ -43,8 +44,9 @@ class Program(TyperGroup):
 
     def invoke(self, context: Any) -> Any:
         try:
-            result = super().invoke(context)
-            sys.stdout.flush()
+            with INTERRUPTS.handled():
+                result = super().invoke(context)
+                sys.stdout.flush()
             return result
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None

@@ -1,6 +1,5 @@
 """`moldau partition`: elect leaders."""
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +8,7 @@ import typer
 from moldau.cli.completion import complete_topics
 from moldau.cli.errors import CommandError, usage_error
 from moldau.cli.files import read_text
+from moldau.cli.interrupts import run_async
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
 from moldau.cli.output import note, show_json, show_table
 
@@ -53,7 +53,7 @@ def elect_leaders(
     listed = _read(file) if file else None
     if unclean and not yes:
         typer.confirm("Records that the elected replica lacks will be lost. Continue?", abort=True, err=True)
-    outcomes = asyncio.run(_elect(bootstrap_servers, topics or [], listed, unclean))
+    outcomes = run_async(_elect(bootstrap_servers, topics or [], listed, unclean))
     _report(outcomes, json, is_unclean=unclean)
 
 

@@ -1,6 +1,5 @@
 """Resolve --from and --until to offsets, and topics to their ids, before Spark starts."""
 
-import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -8,6 +7,7 @@ from typing import Final, Protocol
 
 from moldau.cli.connection_options import Connection
 from moldau.cli.errors import CommandError, usage_error
+from moldau.cli.interrupts import run_async
 from moldau.cli.output import topic_id_text
 from moldau.cli.positions import AtStart, ListsOffsets, Position, extents, parse_position, resolve
 from moldau.client import types
@@ -47,7 +47,7 @@ def resolve_offsets(connection: Connection, topics: list[str], start: str, until
     finish = None if until is None else parse_position(until, "--until")
     if isinstance(finish, AtStart):
         raise usage_error("--until start would read nothing")
-    return asyncio.run(_resolve_offsets(connection, topics, begin, finish))
+    return run_async(_resolve_offsets(connection, topics, begin, finish))
 
 
 async def _resolve_offsets(

@@ -10,6 +10,7 @@ import typer
 
 from moldau.cli.completion import complete_topics
 from moldau.cli.errors import CommandError, usage_error
+from moldau.cli.interrupts import run_async
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json, pairs
 from moldau.cli.output import note, show_json
 
@@ -81,7 +82,7 @@ def produce(
     options = _Options(
         topic, files or [], key_separator, header, form, partition, acks, rate, empty_as_null, allow_missing_key
     )
-    asyncio.run(_produce(bootstrap_servers, options, compression, batch_bytes, idempotent, json))
+    run_async(_produce(bootstrap_servers, options, compression, batch_bytes, idempotent, json))
 
 
 class _Options:

@@ -1,12 +1,12 @@
 """`moldau quorum`: show and change the voters of the metadata quorum."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from moldau.cli.errors import CommandError, usage_error
+from moldau.cli.interrupts import run_async
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
 from moldau.cli.output import show_json, show_table, topic_id_text
 
@@ -176,4 +176,4 @@ def _run(bootstrap_servers: str, work: "Callable[[Quorum], Awaitable[None]]") ->
         async with connect_async(bootstrap_servers) as client:
             await work(Quorum(client))
 
-    asyncio.run(connected())
+    run_async(connected())

@@ -10,6 +10,7 @@ import typer
 from moldau.cli.completion import complete_topics
 from moldau.cli.errors import CommandError, usage_error
 from moldau.cli.files import read_text
+from moldau.cli.interrupts import run_async
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
 from moldau.cli.output import note, show_json, show_table
 
@@ -345,6 +346,6 @@ def _run(bootstrap_servers: str, work: "Callable[[PlanExecutor], Awaitable[None]
             await work(PlanExecutor(client))
 
     try:
-        asyncio.run(connected())
+        run_async(connected())
     except InvalidPlan as broken:
         raise CommandError(str(broken)) from broken

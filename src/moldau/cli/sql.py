@@ -1,6 +1,5 @@
 """`moldau sql`: query topics with Spark SQL, once or as a stream."""
 
-import asyncio
 import shutil
 import signal
 import sys
@@ -16,6 +15,7 @@ import typer
 from moldau.cli import pipeline_options as given
 from moldau.cli.connection_options import Connection
 from moldau.cli.errors import CommandError, is_debugging, usage_error
+from moldau.cli.interrupts import run_async
 from moldau.cli.option_groups import expand_option_groups
 from moldau.cli.options import Json, pairs
 from moldau.cli.output import note, show_json_line, show_table
@@ -71,7 +71,7 @@ def sql(
         raise usage_error("--until and --stream cannot be combined; see --limit")
     servers = connection.plain_servers("sql")
     with given.translate_pipeline_errors():
-        ends = asyncio.run(_extents(servers, query))
+        ends = run_async(_extents(servers, query))
     topics = list(dict.fromkeys(place.topic for place in ends))
     if not topics:
         raise CommandError("the query names no topic; put names with dots or dashes in backquotes")

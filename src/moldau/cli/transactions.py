@@ -1,12 +1,12 @@
 """`moldau txn`: list, describe, producers, abort, find-hanging."""
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from moldau.cli.completion import complete_topics
 from moldau.cli.errors import CommandError, usage_error
+from moldau.cli.interrupts import run_async
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
 from moldau.cli.output import note, show_json, show_table
 from moldau.cli.partial_results import RESPONSES_WAIT_MS, fail_if_unresponsive
@@ -256,4 +256,4 @@ def _run(bootstrap_servers: str, work: Any) -> None:
         async with connect_async(bootstrap_servers) as client:
             await work(Transactions(client))
 
-    asyncio.run(connected())
+    run_async(connected())

@@ -1,6 +1,5 @@
 """`moldau up`: a cluster of several brokers on this machine, under one supervisor."""
 
-import asyncio
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from moldau import __version__
+from moldau.cli.interrupts import run_async
 from moldau.cli.options import pairs
 from moldau.cli.output import note, show_table
 from moldau.cli.standard_streams import ignore_full_disk
@@ -69,7 +69,7 @@ def _run(cluster: "LocalCluster", restarts: bool, is_quiet: bool) -> None:
     async def supervise() -> None:
         await Supervisor(cluster, note=note, log=log, restarts=restarts).run(announce)
 
-    asyncio.run(supervise())
+    run_async(supervise())
 
 
 def _announce(cluster: "LocalCluster", running: "list[RunningNode]") -> None:
