@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from moldau.pipelines.restarted_query import STARTS_MAX, PersistentQuery, is_impatience
+from moldau.pipelines.restarted_query import STARTS_MAX, RestartingQuery, is_worker_timeout
 from moldau.testing.broker import Broker
 
 READ_S_MAX: Final = 60
@@ -45,19 +45,19 @@ def shaped(frame: Any, shape: str) -> Any:
             return rows.repartition("key")
 
 
-def until_done(writing: Any) -> PersistentQuery:
+def until_done(writing: Any) -> RestartingQuery:
     """The query of a stream, at the end of what is there."""
     (query,) = until_all_done([writing.trigger(availableNow=True).start])
     return query
 
 
-def until_all_done(starts: Sequence[Callable[[], Any]]) -> list[PersistentQuery]:
+def until_all_done(starts: Sequence[Callable[[], Any]]) -> list[RestartingQuery]:
     """Queries side by side, to their end; the first that fails ends all."""
-    queries: list[PersistentQuery] = []
+    queries: list[RestartingQuery] = []
     try:
         for start in starts:
-            queries.append(PersistentQuery(start))
-            queries[-1].until_begun()
+            queries.append(RestartingQuery(start))
+            queries[-1].wait_until_started()
         deadline_s, left = time.monotonic() + DONE_S_MAX, list(queries)
         while left:
             assert time.monotonic() < deadline_s, f"{len(left)} of {len(queries)} queries have no end"
@@ -100,7 +100,7 @@ def run_script(script: str) -> None:
             exec(compile(script, "ejected.py", "exec"), {"__name__": "__main__"})
             return
         except Exception as error:
-            if not starts_left or not is_impatience(error):
+            if not starts_left or not is_worker_timeout(error):
                 raise
 
 

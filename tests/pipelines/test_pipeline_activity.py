@@ -17,7 +17,7 @@ from moldau.cli.main import app
 from moldau.cli.pipeline_options import Display
 from moldau.pipelines.activity import OUTPUTS, Activity
 from moldau.pipelines.progress import Progress
-from moldau.pipelines.restarted_query import STARTS_MAX, PersistentQuery
+from moldau.pipelines.restarted_query import STARTS_MAX, RestartingQuery
 from moldau.pipelines.run_folder import RunFolder
 from moldau.testing.broker import Broker
 
@@ -73,7 +73,7 @@ def test_invalid_duration_is_rejected_before_anything_is_created(tmp_path: Path,
     words = ["pipeline", "run", "activity", "-t", "clicks", "-b", "localhost:1", "--folder", str(tmp_path)]
     result = CliRunner().invoke(app, [*words, option, "30 moments"])
     assert result.exit_code == 1
-    assert result.stderr.startswith(f"error: {option} 30 moments is no span of time")
+    assert result.stderr.startswith(f"error: {option} 30 moments is not a duration")
     assert not list(tmp_path.iterdir())
 
 
@@ -144,7 +144,7 @@ IMPATIENT = "[STREAM_FAILED] Query terminated: Python worker failed to connect b
 
 def test_query_is_restarted_when_a_worker_failed_to_connect() -> None:
     failures = [IMPATIENT, IMPATIENT, None]
-    query = PersistentQuery(lambda: Query(failures.pop(0)))
+    query = RestartingQuery(lambda: Query(failures.pop(0)))
     assert [query.awaitTermination(0.2) for _ in range(3)] == [False, False, True]
     assert not failures
 
@@ -158,7 +158,7 @@ def test_query_fails_on_other_errors_or_too_many_restarts(failure: str, starts: 
         started += 1
         return Query(failure)
 
-    query = PersistentQuery(start)
+    query = RestartingQuery(start)
     for _ in range(starts - 1):
         assert query.awaitTermination(0.2) is False
     with pytest.raises(RuntimeError, match=re.escape(failure)):

@@ -53,7 +53,7 @@ def test_help_and_status_import_no_heavy_package() -> None:
 @pytest.mark.proves("D4")
 def test_status_shows_the_progress_of_a_pipeline(root: Path) -> None:
     folder = RunFolder(root, "clicks")
-    with folder.held(new_run("transform", {"to": "out"}, "local[*]")):
+    with folder.locked(new_run("transform", {"to": "out"}, "local[*]")):
         folder.note_progress(PROGRESS)
         words = pipeline("status").stdout.splitlines()[1].split()
         assert words[:7] == ["clicks", "transform", "running", "3", "50", "2", "4"]
@@ -66,7 +66,7 @@ def test_status_shows_the_progress_of_a_pipeline(root: Path) -> None:
 
 def test_status_shows_the_error_of_a_failed_pipeline(root: Path) -> None:
     folder = RunFolder(root, "clicks")
-    with folder.held(new_run("transform", {}, "local[*]")):
+    with folder.locked(new_run("transform", {}, "local[*]")):
         folder.note_error("there is no such topic\nand more")
     assert "there is no such topic" in pipeline("status", "clicks").stdout
 
@@ -79,7 +79,7 @@ def test_missing_pipeline_is_one_line(command: str) -> None:
 
 
 def test_stop_rejects_a_pipeline_that_is_not_running(root: Path) -> None:
-    with RunFolder(root, "clicks").held(new_run("transform", {}, "local[*]")):
+    with RunFolder(root, "clicks").locked(new_run("transform", {}, "local[*]")):
         pass
     result = pipeline("stop", "clicks")
     assert result.stderr == "error: pipeline clicks is not running (done)\n"

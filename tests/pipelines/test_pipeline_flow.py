@@ -12,7 +12,7 @@ from moldau.model.ids import TopicPartition
 from moldau.pipelines.error_summary import LENGTH_MAX, short_reason
 from moldau.pipelines.flow import Flow, SqlStep, TopicSink, TopicSource, offsets_text, text_code
 from moldau.pipelines.function_step import FunctionStep
-from moldau.pipelines.job_runner import Signals, Stopped, _aside
+from moldau.pipelines.job_runner import Signals, Stopped, _run_in_thread
 from moldau.pipelines.progress import Progress, progress_of, prometheus_text, together
 
 TOLD = {
@@ -107,7 +107,7 @@ def test_late_rows_are_counted_and_shown() -> None:
             "[STREAM_FAILED] Query [id = 5, runId = c7] terminated with exception: The disk is full.",
             "The disk is full.",
         ),
-        ("", "it failed without a word"),
+        ("", "it failed without an error message"),
     ],
 )
 def test_failure_reason_is_one_line(text: str, reason: str) -> None:
@@ -170,10 +170,10 @@ def test_cancelled_job_ends_as_stopped_and_other_failures_are_raised() -> None:
         raise RuntimeError("cancelled")
 
     with pytest.raises(Stopped):
-        _aside(work, signals, cancelled.set)
+        _run_in_thread(work, signals, cancelled.set)
     with pytest.raises(ZeroDivisionError):
-        _aside(lambda: 1 // 0, Signals())
-    assert _aside(lambda: 17, Signals()) == 17
+        _run_in_thread(lambda: 1 // 0, Signals())
+    assert _run_in_thread(lambda: 17, Signals()) == 17
 
 
 class OneViewSession:

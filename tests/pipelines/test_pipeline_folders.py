@@ -25,7 +25,7 @@ from moldau.pipelines.run_folder import RunFolder, new_run
 folder = RunFolder(Path(sys.argv[1]), "clicks")
 def end(*_): raise KeyboardInterrupt
 signal.signal(signal.SIGTERM, end)
-with folder.held(new_run("archive", {"topic": "clicks"}, "local[*]")):
+with folder.locked(new_run("archive", {"topic": "clicks"}, "local[*]")):
     print("held", flush=True)
     time.sleep(600)
 """
@@ -49,7 +49,7 @@ def hold(root: Path) -> subprocess.Popen[str]:
 
 def test_completed_run_is_done(folder: RunFolder) -> None:
     assert state_of(folder) is State.NEW
-    with folder.held(new_run("archive", {}, "local[*]")):
+    with folder.locked(new_run("archive", {}, "local[*]")):
         assert state_of(folder) is State.RUNNING
     assert state_of(folder) is State.DONE
     assert folder.run is not None
@@ -59,7 +59,7 @@ def test_completed_run_is_done(folder: RunFolder) -> None:
 @pytest.mark.parametrize(("error", "state"), [(ValueError("no"), State.FAILED), (KeyboardInterrupt(), State.STOPPED)])
 def test_interrupted_or_failed_run_has_its_state(folder: RunFolder, error: BaseException, state: State) -> None:
     def run() -> None:
-        with folder.held(new_run("archive", {}, "local[*]")):
+        with folder.locked(new_run("archive", {}, "local[*]")):
             folder.note_error("it was too much")
             raise error
 
@@ -67,14 +67,14 @@ def test_interrupted_or_failed_run_has_its_state(folder: RunFolder, error: BaseE
         run()
     assert state_of(folder) is state
     assert folder.error == "it was too much\n"
-    with folder.held(new_run("archive", {}, "local[*]")):
+    with folder.locked(new_run("archive", {}, "local[*]")):
         assert folder.error is None
 
 
 def test_second_run_of_a_pipeline_is_rejected(folder: RunFolder, tmp_path: Path) -> None:
-    with folder.held(new_run("archive", {}, "local[*]")):
-        with pytest.raises(PipelineError, match=f"runs already as process {os.getpid()}"):
-            RunFolder(tmp_path, "clicks").held(new_run("archive", {}, "local[*]")).__enter__()
+    with folder.locked(new_run("archive", {}, "local[*]")):
+        with pytest.raises(PipelineError, match=f"is already running as process {os.getpid()}"):
+            RunFolder(tmp_path, "clicks").locked(new_run("archive", {}, "local[*]")).__enter__()
         assert state_of(folder) is State.RUNNING
 
 
@@ -98,7 +98,7 @@ def test_killed_process_is_seen_as_died(folder: RunFolder, tmp_path: Path) -> No
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert state_of(folder) is State.DIED
-    with folder.held(new_run("archive", {"topic": "clicks"}, "local[*]")):
+    with folder.locked(new_run("archive", {"topic": "clicks"}, "local[*]")):
         assert state_of(folder) is State.RUNNING
 
 
@@ -119,7 +119,7 @@ def test_stop_signals_the_process_that_holds_the_lock(folder: RunFolder, tmp_pat
             each.communicate()
 
 
-@pytest.mark.parametrize(("error", "words"), [(PermissionError, "another user"), (ProcessLookupError, "not stopped")])
+@pytest.mark.parametrize(("error", "words"), [(PermissionError, "another user"), (ProcessLookupError, "did not stop")])
 def test_process_that_cannot_be_signalled_is_reported(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch, error: type[OSError], words: str
 ) -> None:
@@ -128,32 +128,32 @@ def test_process_that_cannot_be_signalled_is_reported(
         raise error
 
     monkeypatch.setattr(os, "kill", refuse)
-    with folder.held(new_run("archive", {}, "local[*]")), pytest.raises(PipelineError, match=words):
+    with folder.locked(new_run("archive", {}, "local[*]")), pytest.raises(PipelineError, match=words):
         folder.stop(0.2)
 
 
 def test_process_that_does_not_stop_is_reported(folder: RunFolder) -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        with folder.held(new_run("archive", {}, "local[*]")), pytest.raises(PipelineError, match="has not stopped"):
+        with folder.locked(new_run("archive", {}, "local[*]")), pytest.raises(PipelineError, match="did not stop"):
             folder.stop(0.2)
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
 def test_checkpoint_of_another_job_is_rejected(folder: RunFolder) -> None:
-    with folder.held(new_run("archive", {"topic": "clicks"}, "local[*]")):
+    with folder.locked(new_run("archive", {"topic": "clicks"}, "local[*]")):
         folder.checkpoint.mkdir()
         (folder.checkpoint / "metadata").write_text("{}")
     with pytest.raises(PipelineError, match=r"belongs to archive \(topic clicks\), not to archive \(topic views\)"):
-        folder.held(new_run("archive", {"topic": "views"}, "local[*]")).__enter__()
-    with folder.held(new_run("archive", {"topic": "clicks"}, "local[4]")):
+        folder.locked(new_run("archive", {"topic": "views"}, "local[*]")).__enter__()
+    with folder.locked(new_run("archive", {"topic": "clicks"}, "local[4]")):
         assert state_of(folder) is State.RUNNING
 
 
 @pytest.mark.proves("D4")
 def test_progress_is_saved_as_json_and_for_prometheus(folder: RunFolder) -> None:
-    with folder.held(new_run("archive", {}, "local[*]")):
+    with folder.locked(new_run("archive", {}, "local[*]")):
         folder.note_progress(PROGRESS)
         assert 'moldau_pipeline_up{pipeline="clicks"} 1' in (folder.path / "metrics.prom").read_text()
     assert folder.progress == PROGRESS
@@ -168,12 +168,12 @@ def test_pipeline_waiting_for_its_first_batch_is_up(folder: RunFolder) -> None:
         lines = (folder.path / "metrics.prom").read_text().splitlines()
         return [line for line in lines if line.startswith(("moldau_pipeline_up", "moldau_pipeline_batch_id"))]
 
-    with folder.held(new_run("archive", {}, "local[*]")):
+    with folder.locked(new_run("archive", {}, "local[*]")):
         assert up() == ['moldau_pipeline_up{pipeline="clicks"} 1']
     assert up() == ['moldau_pipeline_up{pipeline="clicks"} 0']
-    with folder.held(new_run("archive", {}, "local[*]")):
+    with folder.locked(new_run("archive", {}, "local[*]")):
         folder.note_progress(PROGRESS)
-    with folder.held(new_run("archive", {}, "local[*]")):
+    with folder.locked(new_run("archive", {}, "local[*]")):
         assert up() == ['moldau_pipeline_up{pipeline="clicks"} 1', 'moldau_pipeline_batch_id{pipeline="clicks"} 3']
 
 
@@ -186,20 +186,20 @@ def test_run_that_ends_during_a_status_query_has_not_died(tmp_path: Path, next_r
             """Whoever looks finds it running, and a moment later nobody holds it."""
 
             @property
-            def is_held(self) -> bool:
+            def is_locked(self) -> bool:
                 runs.close()
-                found = super().is_held
+                found = super().is_locked
                 if next_run:
-                    runs.enter_context(RunFolder(tmp_path, "clicks").held(new_run("archive", {}, "local[2]")))
+                    runs.enter_context(RunFolder(tmp_path, "clicks").locked(new_run("archive", {}, "local[2]")))
                 return found
 
-        runs.enter_context(RunFolder(tmp_path, "clicks").held(new_run("archive", {}, "local[*]")))
+        runs.enter_context(RunFolder(tmp_path, "clicks").locked(new_run("archive", {}, "local[*]")))
         assert state_of(Watched(tmp_path, "clicks")) is (State.RUNNING if next_run else State.DONE)
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "-x", "a b", "x" * 101])
 def test_invalid_pipeline_name_is_rejected(tmp_path: Path, name: str) -> None:
-    with pytest.raises(PipelineError, match="no name for a pipeline"):
+    with pytest.raises(PipelineError, match="not a valid pipeline name"):
         RunFolder(tmp_path, name)
 
 
@@ -208,7 +208,7 @@ def test_only_folders_with_runs_are_listed(tmp_path: Path, monkeypatch: pytest.M
     root = default_root()
     assert all_folders(root) == []
     for name in ("b", "a"):
-        with RunFolder(root, name).held(new_run("archive", {}, "local[*]")):
+        with RunFolder(root, name).locked(new_run("archive", {}, "local[*]")):
             pass
     (root / "stray").mkdir()
     assert [each.name for each in all_folders(root)] == ["a", "b"]
@@ -223,6 +223,6 @@ def test_missing_pyspark_is_reported_with_the_install_hint(monkeypatch: pytest.M
 def test_status_query_does_not_block_a_start(folder: RunFolder) -> None:
     deadline = time.monotonic() + 0.5
     while time.monotonic() < deadline:
-        assert not folder.is_held
-        with folder.held(new_run("archive", {}, "local[*]")):
-            assert folder.is_held
+        assert not folder.is_locked
+        with folder.locked(new_run("archive", {}, "local[*]")):
+            assert folder.is_locked

@@ -37,8 +37,8 @@ def step(source: str, name: str = "transform") -> FunctionStep:
             r"has no function transform\(frame\); it has double, halve: choose one with my.py:NAME",
         ),
         ("class A:\n    def other(self): ...", r"has no function transform\(frame\)$"),
-        ("\ndef transform(frame:\n", r"^my.py:2: this is no Python: '\(' was never closed$"),
-        ("x = '\0'", r"^my.py(:\d)?: this is no Python: "),
+        ("\ndef transform(frame:\n", r"^my.py:2: invalid Python: '\(' was never closed$"),
+        ("x = '\0'", r"^my.py(:\d)?: invalid Python: "),
     ],
 )
 def test_missing_function_is_reported_before_spark_starts(source: str, says: str) -> None:

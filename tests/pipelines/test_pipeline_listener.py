@@ -18,7 +18,7 @@ def told(batch: int) -> dict[str, Any]:
 def test_progress_after_the_end_is_ignored(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "clicks")
     heard: list[Progress] = []
-    with folder.held(new_run("transform", {}, "local[*]")):
+    with folder.locked(new_run("transform", {}, "local[*]")):
         listener = FolderListener(folder, heard.append)
         listener.note(told(7))
         listener.end()

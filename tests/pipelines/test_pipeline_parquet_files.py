@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from moldau.pipelines import parquet_source
-from moldau.pipelines.archive_files import Filed, Incoming
-from moldau.pipelines.parquet_source import COLUMNS, Filing
+from moldau.pipelines.archive_files import StagingFolder, WrittenFile
+from moldau.pipelines.parquet_source import COLUMNS, ParquetTarget
 from pyspark_moldau.codec.columns import ROW_WITH_HEADERS
 
 SNAPPY = "snappy"
@@ -36,7 +36,7 @@ def folder_of(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("codec", ["snappy", "none", "gzip", "zstd", "lz4"])
 def test_written_file_has_all_records_and_is_reported(tmp_path: Path, codec: str) -> None:
     batches = [rows(10, 5), rows(15, 0), rows(20, 7)]
-    (told,) = Filing(str(folder_of(tmp_path)), codec).filed(iter(batches), 4)
+    (told,) = ParquetTarget(str(folder_of(tmp_path)), codec).write_parquet(iter(batches), 4)
     (row,) = told.to_pylist()
     assert {name: row[name] for name in ("partition", "records", "first", "last")} == {
         "partition": 4,
@@ -50,7 +50,7 @@ def test_written_file_has_all_records_and_is_reported(tmp_path: Path, codec: str
 
 
 def test_no_file_is_written_without_records(tmp_path: Path) -> None:
-    assert list(Filing(str(folder_of(tmp_path)), SNAPPY).filed(iter([rows(0, 0)]), 4)) == []
+    assert list(ParquetTarget(str(folder_of(tmp_path)), SNAPPY).write_parquet(iter([rows(0, 0)]), 4)) == []
     assert list(folder_of(tmp_path).iterdir()) == []
 
 
@@ -61,21 +61,21 @@ def test_failed_task_leaves_no_parquet_file(tmp_path: Path) -> None:
         raise ConnectionError("gone")
 
     with pytest.raises(ConnectionError, match="gone"):
-        list(Filing(str(folder_of(tmp_path)), SNAPPY).filed(failing(), 4))
+        list(ParquetTarget(str(folder_of(tmp_path)), SNAPPY).write_parquet(failing(), 4))
     assert list(folder_of(tmp_path).iterdir()) == []
 
 
 def test_row_groups_are_bounded_in_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet_source, "_GROUP_BYTES", 100_000)
     batches = [rows(number * 10, 10, bytes(10_000)) for number in range(10)]
-    (told,) = Filing(str(folder_of(tmp_path)), SNAPPY).filed(iter(batches), 4)
+    (told,) = ParquetTarget(str(folder_of(tmp_path)), SNAPPY).write_parquet(iter(batches), 4)
     described = pq.ParquetFile(told.to_pylist()[0]["path"]).metadata
     assert [described.row_group(each).num_rows for each in range(described.num_row_groups)] == [30, 30, 30, 10]
 
 
 @pytest.mark.proves("D3", part="archive and restore")
 def test_files_of_a_batch_are_moved_and_others_removed(tmp_path: Path) -> None:
-    incoming = Incoming(tmp_path, "writer", SNAPPY)
+    incoming = StagingFolder(tmp_path, "writer", SNAPPY)
     incoming.folder.mkdir(parents=True)
     paths = [incoming.folder / f"{name}.parquet" for name in ("a", "b", "of a task that died")]
     for path in paths:
@@ -84,7 +84,8 @@ def test_files_of_a_batch_are_moved_and_others_removed(tmp_path: Path) -> None:
     before.mkdir(parents=True)
     (before / "of an earlier try").touch()
     incoming.gather(
-        [Filed(partition=number, path=str(path), first=0, last=1) for number, path in enumerate(paths[:2])], "run-3"
+        [WrittenFile(partition=number, path=str(path), first=0, last=1) for number, path in enumerate(paths[:2])],
+        "run-3",
     )
     found = {str(each.relative_to(tmp_path)): each.read_text() for each in tmp_path.rglob("*") if each.is_file()}
     assert found == {

@@ -31,7 +31,7 @@ def report(**changes: object) -> Report:
         "session_lengths": [Share("at once", 4), Share("1 min", 5)],
         "keys": [Share("user-0", 20), Share("user-1", 5), Share("user-2", 3)],
         "dead_letters": [Share("user is missing", 3)],
-        "refused": 4,
+        "dead_letter_count": 4,
     }
     return Report(**{**fields, **changes})  # type: ignore[arg-type]
 
@@ -91,7 +91,7 @@ def test_events_by_time_are_summed_over_partitions() -> None:
 def test_totals_include_unlisted_rows() -> None:
     page = report_html(report(late=17))
     assert "<div><b>4</b>dead letters</div>" in page
-    assert "<div><b>17</b>too late, left out</div>" in page
+    assert "<div><b>17</b>dropped as late</div>" in page
 
 
 def test_empty_report_is_a_valid_page() -> None:
@@ -171,4 +171,4 @@ def test_report_refresh_takes_at_most_a_tenth_of_the_time(caplog: pytest.LogCapt
             refresh(None)
             now_s += 1
     assert made_at == [60, 122, 322]
-    assert "the report could not be refreshed: the lake is closed" in caplog.text
+    assert "report not refreshed, retrying later: the lake is closed" in caplog.text

@@ -19,7 +19,7 @@ from moldau.client.errors import Unreachable
 from moldau.client.types import OffsetResult
 from moldau.model.errors import InvalidTimestamp, KafkaError, LeaderNotAvailable, NotCoordinator
 from moldau.model.ids import TopicPartition
-from moldau.pipelines.archive import Archive, ArchivedTopic, Seldom, begun, committed, continued, look_at
+from moldau.pipelines.archive import Archive, ArchivedTopic, RateLimiter, begun, committed, continued, describe_topic
 from moldau.pipelines.archive_sink import Contents
 from moldau.pipelines.flow import TopicSource
 from moldau.pipelines.offset_maps import Bucket, Piece, Sum, chunks_of, differences, extents_of, map_of
@@ -93,7 +93,7 @@ def test_differences_are_listed_by_partition() -> None:
     before = {0: Sum(3, 10, 7), 1: Sum(2, 5, 1), 2: Sum(1, 1, 1)}
     assert differences(before, dict(before)) == []
     assert differences(before, {0: Sum(3, 10, 6), 2: Sum(1, 1, 1), 3: Sum(1, 2, 3)}) == [
-        "partition 0 has 3 records as the archive, but not the same ones",
+        "partition 0 has 3 records as the archive, but different ones",
         "partition 1 has 0 records, the archive 2",
         "partition 3 has 1 records, the archive 0",
     ]
@@ -116,14 +116,14 @@ def test_archive_continues_at_its_end() -> None:
 @pytest.mark.proves("D3", part="archive and restore")
 def test_batch_excludes_records_written_by_others() -> None:
     held = Contents(ends={0: 150, 1: 7}, last_batch=4, floors={0: 100, 1: 7}, ceilings={0: 120})
-    assert held.lacks(5) == "offset >= case partition when 0 then 150 when 1 then 7 else 0 end"
-    assert held.lacks(4) == (
+    assert held.missing_condition(5) == "offset >= case partition when 0 then 150 when 1 then 7 else 0 end"
+    assert held.missing_condition(4) == (
         "offset >= case partition when 0 then 100 when 1 then 7 else 0 end "
         f"and offset < case partition when 0 then 120 else {2**63 - 1} end"
     )
-    with pytest.raises(PipelineError, match="batch 3 comes again, but the archive has batch 4"):
-        held.lacks(3)
-    assert Contents().lacks(0) == "offset >= 0"
+    with pytest.raises(PipelineError, match="batch 3 is a replay, but the archive already has batch 4"):
+        held.missing_condition(3)
+    assert Contents().missing_condition(0) == "offset >= 0"
 
 
 def test_query_keeps_its_first_starting_offsets() -> None:
@@ -143,7 +143,7 @@ def test_ejected_archive_needs_only_the_source() -> None:
 def test_groups_are_saved_at_intervals() -> None:
     now_s: list[float] = [0.0]
     calls: list[float] = []
-    seldom = Seldom(calls.append, clock=lambda: now_s[0])
+    seldom = RateLimiter(calls.append, clock=lambda: now_s[0])
     for now_s[0] in (1, 59, 60, 61, 100, 130):
         seldom(now_s[0])
     assert calls == [60, 130]
@@ -161,12 +161,14 @@ def test_archive_continues_when_groups_cannot_be_saved(
         calls.append(now)
         raise error
 
-    seldom = Seldom(note, clock=lambda: now_s[0])
+    seldom = RateLimiter(note, clock=lambda: now_s[0])
     with caplog.at_level(logging.WARNING, "moldau.pipelines"):
         for now_s[0] in (60, 130):
             seldom(now_s[0])
     assert calls == [60, 130]
-    assert [each.message for each in caplog.records] == [f"settings and groups could not be noted: {error}"] * 2
+    assert [each.message for each in caplog.records] == [
+        f"archive metadata not updated, retrying in a minute: {error}"
+    ] * 2
 
 
 @pytest.mark.proves("D3", part="settings of clients")
@@ -205,7 +207,11 @@ def test_restore_accepts_records_older_than_the_timestamp_limit(moldau_broker: B
         job.create(client, archived)
         client.produce(job.topic, 0, [(1000, None, b"long ago", ())])
         job.settle(client, archived)
-        assert look_at(client, job.topic, 17).configs == {**limits, "retention.ms": "-1", "retention.bytes": "-1"}
+        assert describe_topic(client, job.topic, 17).configs == {
+            **limits,
+            "retention.ms": "-1",
+            "retention.bytes": "-1",
+        }
         with pytest.raises(InvalidTimestamp):
             client.produce(job.topic, 0, [(1000, None, b"long ago", ())])
 
@@ -234,7 +240,9 @@ def test_groups_with_members_are_reported_and_all_others_moved(moldau_broker: Br
         reader.poll(0.1)
         assert time.monotonic() < deadline
     with moldau_broker.client() as client:
-        with pytest.raises(PipelineError, match=f"the offsets of {busy} cannot be moved while they have live members"):
+        with pytest.raises(
+            PipelineError, match=f"the offsets of {busy} cannot be set while the groups have live members"
+        ):
             job.move_groups(client, archived, moved)
         assert committed(client, topic) == {idle: {"0": 2}}
         reader.close()
@@ -291,7 +299,7 @@ def test_archive_saves_settings_and_groups_of_its_topic(moldau_broker: Broker) -
     with moldau_broker.client() as client:
         groups = Groups(client.asynchronous)
         client.run(groups.commit("readers", {TopicPartition(topic, 1): 5, TopicPartition(topic, 0): 4}))
-        found = look_at(client, topic, 17)
+        found = describe_topic(client, topic, 17)
         assert committed(client, topic) == {"readers": {"0": 4, "1": 5}}
     assert (found.topic, found.partitions, found.at_ms) == (topic, 3, 17)
     assert found.configs == {"retention.ms": "5000"}

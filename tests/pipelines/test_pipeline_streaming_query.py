@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from moldau.cli.main import app
 from moldau.cli.sql import QueryRun
-from moldau.pipelines.streaming_query import ROWS_AT_ONCE, TABLE_ROWS_MAX, Rows, Streamed, why_not
+from moldau.pipelines.streaming_query import ROWS_AT_ONCE, TABLE_ROWS_MAX, Rows, StreamedQuery, explain_rejection
 from moldau.pipelines.tables import Tables
 from moldau.pipelines.timestamps import moment
 
@@ -64,8 +64,8 @@ class Frame:
         return self
 
 
-def streamed(shown: list[Rows], mode: str, rows_max: int | None) -> Streamed:
-    made = Streamed(shown.append, (mode,), rows_max)
+def streamed(shown: list[Rows], mode: str, rows_max: int | None) -> StreamedQuery:
+    made = StreamedQuery(shown.append, (mode,), rows_max)
     made._mode = mode
     return made
 
@@ -205,7 +205,7 @@ def test_failure_to_show_rows_ends_the_stream() -> None:
     def show(rows: Rows) -> None:
         raise BrokenPipeError(rows.mode)
 
-    answer = Streamed(show, ("append",))
+    answer = StreamedQuery(show, ("append",))
     answer._take(Frame([(1,)]), 0)
     assert answer.is_done
     assert isinstance(answer._failure, BrokenPipeError)
@@ -214,13 +214,13 @@ def test_failure_to_show_rows_ends_the_stream() -> None:
 @pytest.mark.parametrize(
     ("refusals", "says"),
     [
-        ([SORTED, NO_AGGREGATE], "a stream has no end, so that its rows cannot be sorted"),
+        ([SORTED, NO_AGGREGATE], "a stream cannot be sorted"),
         (["[X] Something else is wrong.", NO_AGGREGATE], "Something else is wrong."),
         ([NO_AGGREGATE], "Invalid streaming output mode: complete"),
     ],
 )
 def test_streaming_error_names_the_cause_in_the_query(refusals: list[str], says: str) -> None:
-    assert why_not(refusals).startswith(f"this query cannot be streamed: {says}")
+    assert explain_rejection(refusals).startswith(f"this query cannot be streamed: {says}")
 
 
 def test_stream_rejects_until_end() -> None:

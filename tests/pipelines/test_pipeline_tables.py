@@ -50,7 +50,7 @@ def test_topic_names_that_differ_in_case_only_must_match_exactly() -> None:
     assert named_topics("select * from clicks join Users", topics) == ["clicks", "users"]
     assert named_topics("select * from `Clicks`", topics) == ["Clicks"]
     for query in ("select * from CLICKS", "select * from clicks join Clicks"):
-        with pytest.raises(PipelineError, match="Clicks and clicks differ in capitals only"):
+        with pytest.raises(PipelineError, match="Clicks and clicks differ only in case"):
             named_topics(query, topics)
 
 

@@ -1,4 +1,4 @@
-"""A pipeline does not go on in a topic that was deleted and created again under the name of one it has read."""
+"""A pipeline does not go on in a topic that was deleted and recreated under the name of one it has read."""
 
 import json
 from dataclasses import replace
@@ -35,9 +35,9 @@ def test_recreated_topic_is_rejected_once_a_checkpoint_exists(folder: RunFolder)
     begin(folder)
     same = with_known_topics(SOURCE, {"clicks": "first"}, folder)
     assert same.options == {"a": "b", "topicIds": '{"clicks": "first"}'}
-    with pytest.raises(PipelineError, match=r"clicks \(its id was first and is second\) was deleted and created again"):
+    with pytest.raises(PipelineError, match=r"clicks \(its id was first and is second\) was deleted and recreated"):
         with_known_topics(SOURCE, {"clicks": "second"}, folder)
-    with pytest.raises(PipelineError, match="created again"):  # and again
+    with pytest.raises(PipelineError, match="recreated"):  # and again
         with_known_topics(SOURCE, {"clicks": "second"}, folder)
 
 
@@ -49,7 +49,7 @@ def test_recreated_topic_is_accepted_before_the_first_batch(folder: RunFolder) -
 @pytest.mark.proves("D1")
 def test_remote_checkpoint_is_identified_by_its_path(folder: RunFolder) -> None:
     with_known_topics(SOURCE, {"clicks": "first"}, folder, "s3a://here")
-    with pytest.raises(PipelineError, match="created again"):
+    with pytest.raises(PipelineError, match="recreated"):
         with_known_topics(SOURCE, {"clicks": "second"}, folder, "s3a://here")
     assert told(with_known_topics(SOURCE, {"clicks": "second"}, folder, "s3a://there")) == {"clicks": "second"}
 

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from moldau.cli.cluster_client import connect
 from moldau.pipelines.archive import Archive, records_of
 from moldau.pipelines.flow import TopicSource
-from moldau.pipelines.job_runner import Conditions
+from moldau.pipelines.job_runner import RunConfig
 from moldau.pipelines.restore import Restore, Restored
 from moldau.pipelines.run_folder import RunFolder, new_run
 from moldau.testing.broker import Broker
@@ -96,10 +96,10 @@ def archive(
     )
     root = root or str(folder / "lake" / topic)
     job = Archive(name=name, root=root, source=source, connect=lambda: connect(servers))
-    conditions = Conditions(
+    config = RunConfig(
         folder=RunFolder(folder / "pipelines", name), master="local[2]", checkpoint=checkpoint, once=True
     )
-    job.run(conditions, new_run("archive", {}, "local[2]"))
+    job.run(config, new_run("archive", {}, "local[2]"))
     return job
 
 
@@ -125,7 +125,7 @@ def restore(spark: Any, broker: Broker, job: Archive, folder: Path, topic: str, 
         folder=place,
         connect=lambda: connect(servers),
         is_verified=True,
-        tell=print,
+        on_status=print,
         **{"rows_per_chunk": 80} | options,
     )
     return wanted.run(spark)

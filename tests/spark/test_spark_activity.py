@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from activity_scene import BAD, PARTITIONS, START_MS, event, fill, ids_of, send
 
-from moldau.pipelines.activity import EVENTS, Activity, counts, load, sessions, sorted_out
+from moldau.pipelines.activity import EVENTS, Activity, counts, load, routed_records, sessions
 from moldau.pipelines.flow import SqlStep
-from moldau.pipelines.job_runner import Conditions, run_flow
+from moldau.pipelines.job_runner import RunConfig, run_flow
 from moldau.pipelines.plots import Share
 from moldau.pipelines.pyspark_script import SETTINGS
 from moldau.pipelines.report import report_html
@@ -49,7 +49,7 @@ def through(frame: Any, *steps: Any) -> Any:
 @pytest.mark.proves("D3")
 def test_invalid_events_become_dead_letters_with_the_reason(spark: Any) -> None:
     good = [event(number, "u", START_MS + number) for number in range(3)]
-    frame = through(raw(spark, [*good, None, *BAD]), *Activity.checking(), SqlStep(sorted_out("out")))
+    frame = through(raw(spark, [*good, None, *BAD]), *Activity.checking(), SqlStep(routed_records("out")))
     found = frame.collect()
     assert [row["topic"] for row in found] == ["out.events"] * 3 + ["out.dead-letters"] * (1 + len(BAD))
     told = [{each["key"]: bytes(each["value"]).decode() for each in row["headers"] or ()} for row in found]
@@ -70,7 +70,7 @@ def test_invalid_events_become_dead_letters_with_the_reason(spark: Any) -> None:
 def test_events_are_counted_by_window_session_and_load(spark: Any) -> None:
     times_s = [0, 10, 59, 60, 61, 4000, 4030]
     values: list[bytes | None] = [event(at, "u", START_MS + at * 1000) for at in times_s]
-    events = through(raw(spark, values), *Activity.checking(), SqlStep(sorted_out("out")), SqlStep(EVENTS))
+    events = through(raw(spark, values), *Activity.checking(), SqlStep(routed_records("out")), SqlStep(EVENTS))
     counted = through(events, SqlStep(counts("1 minute"))).collect()
     by_window: Counter[str] = Counter()
     for row in counted:
@@ -124,7 +124,7 @@ def test_report_of_an_empty_topic_is_written(spark: Any, moldau_broker: Broker, 
     with moldau_broker.client() as client:
         job.create_topics(client, 1)
     report = make_report(spark, job, "now")
-    assert (report.events, report.users, report.sessions, report.refused) == (0, 0, 0, 0)
+    assert (report.events, report.users, report.sessions, report.dead_letter_count) == (0, 0, 0, 0)
     assert "None." in report_html(report)
 
 
@@ -138,7 +138,7 @@ def test_report_counts_dead_letters_of_other_producers(
         foreign = [(START_MS, None, b"?", headers) for headers in ([("x", b"1")], [])]
         client.produce(f"{job.out}.dead-letters", 0, foreign)
     report = make_report(spark, job, "now")
-    assert (report.refused, report.dead_letters) == (2, [Share("None", 2)])
+    assert (report.dead_letter_count, report.dead_letters) == (2, [Share("None", 2)])
 
 
 def test_late_events_are_dropped_and_counted(spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_late_events_are_dropped_and_counted(spark: Any, moldau_broker: Broker, 
     # What is late is decided by what the batch before the last has seen: each event is a batch here, of one partition.
     send(moldau_broker, topic, *zip((2, 4, 6, 8), (3600, 3601, 1, 3602), strict=True))
     folder = RunFolder(tmp_path, job.name)
-    conditions = Conditions(folder=folder, master="local[2]", once=True)
-    run_flow(job.clean(), conditions, new_run("activity", {}, "local[2]"))
+    config = RunConfig(folder=folder, master="local[2]", once=True)
+    run_flow(job.clean(), config, new_run("activity", {}, "local[2]"))
     assert ids_of(moldau_broker, job.out) == Counter(["e2", "e4", "e8"])
     assert [(each.part, each.rows_total, each.late_total) for each in folder.parts] == [("clean", 4, 1)]

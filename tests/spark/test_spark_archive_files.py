@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 from archive_scene import archive, dump, fill, in_archive, parse_offsets_json, transact
 
-from moldau.pipelines.archive_files import Incoming
+from moldau.pipelines.archive_files import StagingFolder
 from moldau.pipelines.archive_sink import RECORD
-from moldau.pipelines.parquet_source import Filing
+from moldau.pipelines.parquet_source import ParquetTarget
 from moldau.testing.broker import Broker
 from pyspark_moldau.codec.columns import ROW_WITH_HEADERS
 
@@ -25,7 +25,7 @@ def files_of(folder: Path) -> list[str]:
 def test_timestamps_of_any_age_round_trip(spark: Any, tmp_path: Path) -> None:
     rows = [{"offset": at, "timestamp": time_us, "timestampType": 0} for at, time_us in enumerate(TIMES_US)]
     batch = pa.RecordBatch.from_pylist(rows, schema=ROW_WITH_HEADERS)
-    list(Filing(str(tmp_path), "snappy").filed(iter([batch]), 0))
+    list(ParquetTarget(str(tmp_path), "snappy").write_parquet(iter([batch]), 0))
     found = spark.read.schema(RECORD).parquet(str(tmp_path)).selectExpr("offset", "unix_micros(timestamp) as us")
     assert [row["us"] for row in found.orderBy("offset").collect()] == TIMES_US
 
@@ -36,7 +36,7 @@ def test_spark_writes_the_archive_where_tasks_cannot(spark: Any, moldau_broker: 
     topic = moldau_broker.create_topic("kept-elsewhere", partitions=2, **{"retention.ms": "-1"})
     fill(moldau_broker, topic)
     job = archive(moldau_broker, topic, tmp_path, root=f"{LAKE}/here/{topic}")
-    assert Incoming.in_reach(spark, job.root) is None
+    assert StagingFolder.if_local(spark, job.root) is None
     assert in_archive(spark, job) == parse_offsets_json(dump(moldau_broker, topic))
     names = files_of(tmp_path / topic)
     assert names

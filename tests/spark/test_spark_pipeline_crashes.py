@@ -119,6 +119,6 @@ def check_report(spark: Any, job: Activity, page: str) -> None:
     assert {each.name: each.count for each in found.by_kind} == {"view": 182, "purchase": 20}
     assert found.hot_keys[0].name == "hot"
     assert [(each.name, each.count) for each in found.partitions] == [("0", 101), ("1", 101)]
-    assert (sum(each.count for each in found.dead_letters), found.refused) == (len(BAD), len(BAD))
+    assert (sum(each.count for each in found.dead_letters), found.dead_letter_count) == (len(BAD), len(BAD))
     assert "Activity of" in page
     assert f"<b>{EVENTS + 2}</b>events" in page

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 from moldau.cli.main import app
 from moldau.pipelines.flow import Flow, SqlStep, TopicSink, TopicSource
 from moldau.pipelines.function_step import FunctionStep
-from moldau.pipelines.job_runner import Conditions, JobFailed, run_flow
+from moldau.pipelines.job_runner import JobFailed, RunConfig, run_flow
 from moldau.pipelines.run_folder import RunFolder, State, new_run
 from moldau.testing.broker import Broker
 from moldau_dev.spark import numbers, produce, reading, run_script
@@ -64,14 +64,17 @@ def test_transform_resumes_and_saves_its_progress(
     out = moldau_broker.create_topic(f"{topic}-out", partitions=2)
     flow = flow_of(moldau_broker, topic, out, rows_per_batch_max=40)
     told: list[int] = []
-    conditions = Conditions(
-        folder=RunFolder(tmp_path, flow.name), master="local[2]", once=True, tell=lambda each: told.append(each.rows)
+    config = RunConfig(
+        folder=RunFolder(tmp_path, flow.name),
+        master="local[2]",
+        once=True,
+        on_progress=lambda each: told.append(each.rows),
     )
     produce(moldau_broker, topic, 100)
-    run_flow(flow, conditions, new_run("transform", {}, "local[2]"))
+    run_flow(flow, config, new_run("transform", {}, "local[2]"))
     assert [rows for rows in told if rows] == [40, 40, 20]
     produce(moldau_broker, topic, 11, first=100)
-    run_flow(flow, conditions, new_run("transform", {}, "local[2]"))
+    run_flow(flow, config, new_run("transform", {}, "local[2]"))
     assert written(spark, moldau_broker, out) == [2 * each for each in range(111)]
     folder = RunFolder(tmp_path, flow.name)
     assert folder.state is State.DONE
@@ -87,8 +90,8 @@ def test_bounded_transform_writes_the_given_range(
     produce(moldau_broker, topic, 20)
     begin, end = (json.dumps({topic: {"0": at, "1": at}}) for at in (2, 5))
     flow = flow_of(moldau_broker, topic, out, starting=begin, ending=end)
-    conditions = Conditions(folder=RunFolder(tmp_path, flow.name), master="local[2]")
-    run_flow(flow, conditions, new_run("transform", {}, "local[2]"))
+    config = RunConfig(folder=RunFolder(tmp_path, flow.name), master="local[2]")
+    run_flow(flow, config, new_run("transform", {}, "local[2]"))
     assert written(spark, moldau_broker, out) == [2 * each for each in range(4, 10)]
 
 
@@ -116,9 +119,9 @@ def test_failed_job_shows_one_line_and_saves_the_full_error(
     del spark
     produce(moldau_broker, topic, 3)
     flow = flow_of(moldau_broker, topic, "no such name!")
-    conditions = Conditions(folder=RunFolder(tmp_path, flow.name), master="local[2]", once=True)
+    config = RunConfig(folder=RunFolder(tmp_path, flow.name), master="local[2]", once=True)
     with pytest.raises(JobFailed) as failure:
-        run_flow(flow, conditions, new_run("transform", {}, "local[2]"))
+        run_flow(flow, config, new_run("transform", {}, "local[2]"))
     assert "no such name!" in str(failure.value)
     assert len(str(failure.value).splitlines()) == 1
     folder = RunFolder(tmp_path, flow.name)
@@ -167,7 +170,7 @@ def test_running_pipeline_is_shown_and_stopped_by_another_process(
         told = json.loads(pipeline(tmp_path, "status", name, "--json").stdout)
         assert (told["state"], told["pid"], told["progress"]["rows_total"]) == ("running", process.pid, 10)
         twice = pipeline(tmp_path, "run", "transform", "-t", topic, "--to", out, "-b", moldau_broker.bootstrap_servers)
-        assert f"runs already as process {process.pid}" in twice.stderr
+        assert f"is already running as process {process.pid}" in twice.stderr
         assert pipeline(tmp_path, "stop", name).stderr == f"{name} has stopped\n"
         _, said = process.communicate(timeout=STARTED_S_MAX)
     assert (process.returncode, "Traceback" in said) == (0, False)

@@ -189,5 +189,5 @@ def test_pipeline_rejects_a_recreated_topic(
     common = ["--once", "--master", "local[2]", "--folder", str(tmp_path), "-b", moldau_broker.bootstrap_servers]
     result = CliRunner().invoke(app, ["pipeline", "run", *job.split(), *common])
     assert result.exit_code == 1
-    assert "was deleted and created again" in result.stderr
+    assert "was deleted and recreated" in result.stderr
     assert sorted(int(row.value) for row in rows(spark, moldau_broker, out)) == [1, 2]

@@ -19,7 +19,7 @@ from moldau.pipelines.activity import Activity
 from moldau.pipelines.archive import Archive
 from moldau.pipelines.flow import Flow, SqlStep, TopicSink, TopicSource
 from moldau.pipelines.hadoop_files import replace_folder
-from moldau.pipelines.job_runner import Conditions, run_flow, unheard
+from moldau.pipelines.job_runner import RunConfig, ignore_progress, run_flow
 from moldau.pipelines.progress import Progress
 from moldau.pipelines.run_folder import RunFolder, new_run
 from pyspark_moldau import session
@@ -35,27 +35,27 @@ def source_of(plan: dict[str, Any], job: str) -> TopicSource:
     )
 
 
-def conditions_of(plan: dict[str, Any], job: str, tell: Tell, *, once: bool = True) -> Conditions:
-    return Conditions(folder=RunFolder(Path(plan["folder"]), job), master=plan["master"], once=once, tell=tell)
+def conditions_of(plan: dict[str, Any], job: str, tell: Tell, *, once: bool = True) -> RunConfig:
+    return RunConfig(folder=RunFolder(Path(plan["folder"]), job), master=plan["master"], once=once, on_progress=tell)
 
 
-def run_transform(plan: dict[str, Any], tell: Tell = unheard) -> None:
+def run_transform(plan: dict[str, Any], tell: Tell = ignore_progress) -> None:
     sink = TopicSink(bootstrap_servers=plan["servers"], topic=f"{plan['topic']}.moved")
     steps = (SqlStep("select uuid() as key, value from input"),)
     job = Flow(job="transform", name="moved", source=source_of(plan, "moved"), steps=steps, sink=sink)
     run_flow(job, conditions_of(plan, "moved", tell), new_run("transform", {}, plan["master"]))
 
 
-def run_archive(plan: dict[str, Any], tell: Tell = unheard) -> None:
+def run_archive(plan: dict[str, Any], tell: Tell = ignore_progress) -> None:
     servers = plan["servers"]
     job = Archive(name="kept", root=plan["lake"], source=source_of(plan, "kept"), connect=lambda: connect(servers))
     job.run(conditions_of(plan, "kept", tell), new_run("archive", {}, plan["master"]))
 
 
-def run_activity(plan: dict[str, Any], tell: Tell = unheard, *, once: bool = False) -> None:
+def run_activity(plan: dict[str, Any], tell: Tell = ignore_progress, *, once: bool = False) -> None:
     job = Activity(**plan["activity"])
-    conditions = conditions_of(plan, job.name, tell, once=once)
-    job.run(conditions, new_run("activity", {}, plan["master"]), Path(plan["folder"]) / "report.html")
+    config = conditions_of(plan, job.name, tell, once=once)
+    job.run(config, new_run("activity", {}, plan["master"]), Path(plan["folder"]) / "report.html")
 
 
 def set_traps(plan: dict[str, Any]) -> None:

@@ -133,7 +133,7 @@ def _run(job: "Activity", options: RunOptions, partitions: int, page: Path, repo
         note(f"{options.name} continues from its checkpoint: {options.folder.checkpoint}")
     identity = {"topic": job.topic, "out": job.out, "lake": job.lake}
     try:
-        job.run(options.conditions(), new_run("activity", identity, options.master or "local[*]"), page, report_every_s)
+        job.run(options.run_config(), new_run("activity", identity, options.master or "local[*]"), page, report_every_s)
     finally:
         if page.exists():
             note(f"report: {page}")

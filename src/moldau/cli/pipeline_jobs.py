@@ -60,7 +60,7 @@ def archive(
         return
     with translate_pipeline_errors():
         identity = {"topic": topic, "to": job.root}
-        job.run(options.conditions(), new_run("archive", identity, options.master or "local[*]"))
+        job.run(options.run_config(), new_run("archive", identity, options.master or "local[*]"))
     note(f"{options.name} is done: {job.root}")
 
 
@@ -112,14 +112,14 @@ def restore(
         is_verified=verify,
         rows_per_chunk=rows_per_transaction,
         replication_factor=replication_factor,
-        tell=note,
+        on_status=note,
     )
     results: list[Any] = []
     with translate_pipeline_errors():
         identity = {"archive": job.root, "topic": topic}
         run_work(
             lambda spark: results.append(job.run(spark)),
-            options.conditions(),
+            options.run_config(),
             new_run("restore", identity, options.master or "local[*]"),
         )
     show_restored(results[0], is_json=json, folder=options.folder.path)

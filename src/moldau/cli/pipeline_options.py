@@ -16,7 +16,7 @@ from moldau.cli.output import note, show_json_line
 
 if TYPE_CHECKING:
     from moldau.pipelines.flow import Flow
-    from moldau.pipelines.job_runner import Conditions
+    from moldau.pipelines.job_runner import RunConfig
     from moldau.pipelines.progress import Progress
     from moldau.pipelines.run_folder import RunFolder
 
@@ -106,17 +106,17 @@ class RunOptions:
     def checkpoint_location(self) -> str:
         return self.checkpoint or str(self.folder.checkpoint)
 
-    def conditions(self) -> "Conditions":
+    def run_config(self) -> "RunConfig":
         from moldau.cli.options import pairs
-        from moldau.pipelines.job_runner import Conditions
+        from moldau.pipelines.job_runner import RunConfig
 
-        return Conditions(
+        return RunConfig(
             folder=self.folder,
             master=self.master,
             checkpoint=self.checkpoint,
             once=self.once,
             settings=pairs(self.conf, "--conf"),
-            tell=Display(is_json=self.json),
+            on_progress=Display(is_json=self.json),
         )
 
 

@@ -235,7 +235,7 @@ def run_or_eject(flow: "Flow", identity: dict[str, Any], options: RunOptions, to
         if options.folder.has_checkpoint and not flow.is_bounded:
             note(f"{options.name} continues from its checkpoint: {options.folder.checkpoint}")
         run = new_run(flow.job, identity, options.master or "local[*]")
-        run_flow(replace(flow, source=source), options.conditions(), run)
+        run_flow(replace(flow, source=source), options.run_config(), run)
     note(f"{options.name} is done")
 
 

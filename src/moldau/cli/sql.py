@@ -142,22 +142,22 @@ class QueryRun:
             raise typer.Exit(130 if stopped.args == (signal.SIGINT,) else 0) from None
 
     def _collect(self, spark: Any, signals: "Signals") -> tuple[list[str], list[Any]]:
-        from moldau.pipelines.streaming_query import asked
+        from moldau.pipelines.streaming_query import one_line_errors
         from moldau.pipelines.timestamps import portable, with_zones
 
         signals.check()
-        with asked():
+        with one_line_errors():
             result = self._frame(spark)
             rows = portable(result.limit(self._limit or ROWS_MAX)).collect()
             return list(result.columns), list(with_zones(rows, result.schema))
 
     def _stream(self, spark: Any, signals: "Signals") -> None:
-        from moldau.pipelines.streaming_query import Streamed, asked
+        from moldau.pipelines.streaming_query import StreamedQuery, one_line_errors
 
         # JSON has the rows that changed; a terminal shows the whole table.
         modes = ("append", "update", "complete") if self._is_json else ("append", "complete")
-        with asked():
-            Streamed(self._show_more, modes, self._limit).run(self._frame(spark), signals)
+        with one_line_errors():
+            StreamedQuery(self._show_more, modes, self._limit).run(self._frame(spark), signals)
 
     def _frame(self, spark: Any) -> Any:
         for topic, sample in self._samples.items():

@@ -1,4 +1,4 @@
-"""The data pipeline: jobs on Spark between topics and files, each with a folder that says how it is doing.
+"""Spark jobs between topics and files; each job has a folder with its state and progress.
 
-Importing this package, or what it says without running a job, needs no Spark: that is loaded when a job starts.
+Spark is imported when a job starts: this package, help and `--emit` work without it.
 """

@@ -1,13 +1,13 @@
-"""`activity`: raw events → checked → each once → counted, in sessions, by load → topics, Parquet lake, a report.
+"""`activity`: raw events → validated → deduplicated → counts, sessions, load → topics, Parquet lake, report.
 
 raw topic ── clean ──┬─ <out>.events         checked events, each event id once within the watermark
-                     └─ <out>.dead-letters   the others as they came, with the reason; in the same transaction
+                     └─ <out>.dead-letters   rejected events unchanged, with the reason; in the same transaction
 <out>.events ────────┬─ counts   → <out>.counts     events by window, kind and page
-                     ├─ sessions → <out>.sessions   visits of a user without a long pause
+                     ├─ sessions → <out>.sessions   a user's events without a long pause
                      ├─ load     → <out>.load       records by window and key, and by window and partition
                      └─ lake     → Parquet files
 
-Each is a query with a checkpoint of its own. The report is made of the lake, again and again while they run.
+Each arrow is a query with its own checkpoint. The report is computed from the lake and refreshed while they run.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,12 +22,12 @@ from moldau.client.types import NewTopic
 from moldau.model.errors import TopicAlreadyExists
 from moldau.pipelines.archive_sink import ArchiveSink
 from moldau.pipelines.flow import Flow, SqlStep, Step, TopicSink, TopicSource
-from moldau.pipelines.job_runner import Conditions, run_queries
+from moldau.pipelines.job_runner import RunConfig, run_queries
 from moldau.pipelines.pyspark_script import queries_script
 from moldau.pipelines.report_refresh import REPORT_EVERY_S, Refresh, write_report
-from moldau.pipelines.restarted_query import PersistentQuery
+from moldau.pipelines.restarted_query import RestartingQuery
 from moldau.pipelines.run_folder import Run
-from moldau.pipelines.steps import LatenessStep, OnceByStep
+from moldau.pipelines.steps import DeduplicateStep, WatermarkStep
 
 KINDS: Final = ("view", "click", "search", "cart", "purchase")
 EVENT: Final = "event_id string, user string, kind string, page string, at string"
@@ -37,7 +37,7 @@ OUTPUTS: Final = ("events", "dead-letters", "counts", "sessions", "load")
 _PARSED: Final = f"""
 select *, from_json(cast(value as string), '{EVENT}') as event from input
 """
-# The first thing that is wrong. A time is ISO 8601 or milliseconds; one far ahead would make all others late.
+# The first failed check. Times are ISO 8601 or milliseconds; a far future time would make all others late.
 _CHECKED: Final = f"""
 select *, case
     when value is null then 'no value'
@@ -48,13 +48,13 @@ select *, case
     when event.kind is null then 'kind is missing'
     when event.kind not in ({", ".join(f"'{each}'" for each in KINDS)})
         then concat('kind is unknown: ', left(event.kind, 50))
-    when happened is null then concat('at is no time: ', coalesce(left(event.at, 50), 'null'))
+    when happened is null then concat('at is not a time: ', coalesce(left(event.at, 50), 'null'))
     when happened > timestamp + interval 1 day then concat('at is in the future: ', left(event.at, 50))
     end as reason
 from (select *, case when event.at rlike '^[0-9]{{9,14}}$' then timestamp_millis(cast(event.at as bigint))
     else try_to_timestamp(event.at) end as happened from input)
 """
-# What is wrong has no time and a key of its own: it is never late and never a repetition.
+# Rejected rows get no event time and a unique identity: they are never late and never duplicates.
 _KEYED: Final = """
 select *, case when reason is null then happened end as event_time,
     case when reason is null then event.event_id else concat_ws('/', topic, partition, offset) end as identity
@@ -62,8 +62,8 @@ from input
 """
 
 
-def sorted_out(out: str) -> str:
-    """The checked rows as records for their topics."""
+def routed_records(out: str) -> str:
+    """Route valid rows to the events topic and rejected rows to the dead-letter topic."""
     return f"""
 select
     if(reason is null, '{out}.events', '{out}.dead-letters') as topic,
@@ -106,7 +106,7 @@ select user, date_format(session.start, "yyyy-MM-dd'T'HH:mm:ss'Z'") as start,
 
 
 def load(window: str) -> str:
-    """Records by partition of the raw topic and by key, so that hot ones stand out."""
+    """Count records by raw partition and by key, which shows hot partitions and hot keys."""
     return f"""
 select date_format(window.start, "yyyy-MM-dd'T'HH:mm:ss'Z'") as start, what, name, records from (
     select window(at, '{window}') as window, place.what as what, place.name as name, count(*) as records
@@ -123,7 +123,7 @@ def as_record(key: str, *names: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """The pipeline's parts as flows, each with a name of its own."""
+    """The flows of the pipeline; each is a query with its own name."""
 
     name: str
     bootstrap_servers: str
@@ -136,8 +136,8 @@ class Activity:
     pause: str = "30 minutes"
     every: str = "1 second"
     rows_per_batch_max: int = 500_000
-    options: Mapping[str, str] = field(default_factory=dict)  # of Kafka's clients, wherever topics are read or written
-    raw_options: Mapping[str, str] = field(default_factory=dict)  # where the raw topic is read
+    options: Mapping[str, str] = field(default_factory=dict)  # Kafka client options for all reads and writes
+    raw_options: Mapping[str, str] = field(default_factory=dict)  # further client options for the raw topic
 
     def clean(self) -> Flow:
         source = TopicSource(
@@ -148,8 +148,8 @@ class Activity:
             rows_per_batch_max=self.rows_per_batch_max,
             options={**self.options, **self.raw_options},
         )
-        once = (LatenessStep("event_time", self.lateness), OnceByStep("identity"))
-        steps = (*self.checking(), *once, SqlStep(sorted_out(self.out)))
+        once = (WatermarkStep("event_time", self.lateness), DeduplicateStep("identity"))
+        steps = (*self.checking(), *once, SqlStep(routed_records(self.out)))
         sink = TopicSink(bootstrap_servers=self.bootstrap_servers, options=self.options)
         return Flow(job="activity", name=f"{self.name}-clean", source=source, steps=steps, sink=sink)
 
@@ -158,7 +158,7 @@ class Activity:
         return SqlStep(_PARSED), SqlStep(_CHECKED), SqlStep(_KEYED)
 
     def results(self) -> list[Flow]:
-        """What is made of the checked events."""
+        """Return the flows that read the checked events."""
         return [
             self._result("counts", counts(self.window), as_record("page", "start", "kind", "page", "events")),
             self._result(
@@ -175,7 +175,7 @@ class Activity:
         ]
 
     def _result(self, what: str, query: str, record: str) -> Flow:
-        steps = (SqlStep(EVENTS), LatenessStep("at", self.lateness), SqlStep(query), SqlStep(record))
+        steps = (SqlStep(EVENTS), WatermarkStep("at", self.lateness), SqlStep(query), SqlStep(record))
         sink = TopicSink(bootstrap_servers=self.bootstrap_servers, topic=f"{self.out}.{what}", options=self.options)
         return Flow(job="activity", name=f"{self.name}-{what}", source=self._events(what), steps=steps, sink=sink)
 
@@ -188,16 +188,16 @@ class Activity:
             options=self.options,
         )
 
-    def run(self, conditions: Conditions, run: Run, report: Path, report_every_s: float = REPORT_EVERY_S) -> None:
-        """All parts side by side; once, one after the other, for each reads what the one before it wrote."""
+    def run(self, config: RunConfig, run: Run, report: Path, report_every_s: float = REPORT_EVERY_S) -> None:
+        """Run all queries in parallel; with `once`, in sequence, because each reads the output of the one before."""
         parts = self.parts()
-        stages = [[part] for part in parts] if conditions.once else [parts]
-        refresh = Refresh(lambda spark: self._write_report(spark, conditions, report, is_live=True), report_every_s)
+        stages = [[part] for part in parts] if config.once else [parts]
+        refresh = Refresh(lambda spark: self._write_report(spark, config, report, is_live=True), report_every_s)
         run_queries(
-            [partial(self._start, flows, conditions) for flows in stages],
-            conditions,
+            [partial(self._start, flows, config) for flows in stages],
+            config,
             run,
-            finish=lambda spark: self._write_report(spark, conditions, report, is_live=False),
+            finish=lambda spark: self._write_report(spark, config, report, is_live=False),
             meanwhile=refresh,
         )
 
@@ -208,22 +208,22 @@ class Activity:
         return f"{place}/{flow.name.removeprefix(f'{self.name}-')}"
 
     def script(self, *, master: str | None, checkpoint: str, once: bool) -> str:
-        """All parts as plain PySpark."""
+        """Return a plain PySpark script with all queries."""
         flows = [(part, self.checkpoint_of(part, checkpoint)) for part in self.parts()]
         return queries_script(self.name, flows, self.topics, master=master, every=None if once else self.every)
 
-    def _start(self, flows: list[Flow], conditions: Conditions, spark: Any) -> Iterator[Any]:
+    def _start(self, flows: list[Flow], config: RunConfig, spark: Any) -> Iterator[Any]:
         for flow in flows:
-            checkpoint = self.checkpoint_of(flow, conditions.checkpoint_place)
-            query = PersistentQuery(partial(flow.start, spark, checkpoint, once=conditions.once, every=self.every))
+            checkpoint = self.checkpoint_of(flow, config.checkpoint_place)
+            query = RestartingQuery(partial(flow.start, spark, checkpoint, once=config.once, every=self.every))
             yield query
-            query.until_begun()
+            query.wait_until_started()
 
-    def _write_report(self, spark: Any, conditions: Conditions, place: Path, *, is_live: bool) -> None:
+    def _write_report(self, spark: Any, config: RunConfig, place: Path, *, is_live: bool) -> None:
         from moldau.pipelines.report_figures import make_report
 
         made_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
-        late = sum(each.late_total for each in conditions.folder.parts if each.part == "clean")
+        late = sum(each.late_total for each in config.folder.parts if each.part == "clean")
         write_report(place, make_report(spark, self, made_at, late=late, is_live=is_live))
 
     @property
@@ -231,7 +231,7 @@ class Activity:
         return [f"{self.out}.{each}" for each in OUTPUTS]
 
     def create_topics(self, client: BlockingClient, partitions: int) -> None:
-        """Those that are not there yet."""
+        """Create the topics that do not exist."""
         for outcome in client.create_topics([NewTopic(each, partitions) for each in self.topics]):
             if outcome.error is not None and not isinstance(outcome.error, TopicAlreadyExists):
                 raise outcome.error

@@ -1,12 +1,12 @@
-"""`archive`: a topic as Parquet files, each record once, with all that is needed to restore it.
+"""`archive`: copies a topic to Parquet files exactly once, with everything that `restore` needs.
 
 <root>/run=<query>/batch=<number>/partition=<p>/*.parquet   the records; a replayed batch replaces its own folder
-<root>/_topic.json                                          partitions, settings, and where consumer groups were
-<root>/_incoming/                                           what is being written; readers pass over it
-<checkpoint>/archive-start.json                             where the query of the checkpoint began
+<root>/_topic.json                                          partitions, settings, and offsets of consumer groups
+<root>/_incoming/                                           staging folder; readers skip names with an underscore
+<checkpoint>/archive-start.json                             the starting offsets of the checkpoint's query
 
-A folder has one writer at a time, but not always the same one: streams of several names and bounded runs take turns. So
-a query writes only what the folder does not hold when it begins.
+A folder has one writer at a time, but writers change: streams of several names and bounded runs may take turns. So a
+query writes only the records that the folder lacks when the query starts.
 """
 
 import json
@@ -22,14 +22,14 @@ from moldau.client.groups import Groups
 from moldau.client.types import ConfigSource, Resource, ResourceKind
 from moldau.model.errors import KafkaError
 from moldau.model.ids import TopicPartition
-from moldau.pipelines.archive_files import FiledSink, FiledSource, Incoming
-from moldau.pipelines.archive_sink import OFFSET_MAX, RECORD, ArchiveSink, Contents, by_partition, nothing
+from moldau.pipelines.archive_files import ParquetFileSink, ParquetFileSource, StagingFolder
+from moldau.pipelines.archive_sink import OFFSET_MAX, RECORD, ArchiveSink, Contents, by_partition, do_nothing
 from moldau.pipelines.error_summary import short_reason
 from moldau.pipelines.flow import Flow, SqlStep, TopicSource, offsets_text
 from moldau.pipelines.hadoop_files import read_text, write_text
-from moldau.pipelines.job_runner import Conditions, run_queries, run_work
+from moldau.pipelines.job_runner import RunConfig, run_queries, run_work
 from moldau.pipelines.requirements import PipelineError
-from moldau.pipelines.restarted_query import PersistentQuery
+from moldau.pipelines.restarted_query import RestartingQuery
 from moldau.pipelines.run_folder import Run
 
 log = logging.getLogger("moldau.pipelines")
@@ -46,9 +46,9 @@ _GROUPS_EVERY_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedTopic:
-    """What an archive knows of its topic beside the records. Offsets of groups are by partition, as text.
+    """The metadata in an archive. Group offsets are keyed by the partition number as text.
 
-    `archivers` are the groups in which those who wrote it show their progress: they are no readers of the topic.
+    `archivers` are the groups through which archive jobs report their own progress; they are not readers to restore.
     """
 
     topic: str
@@ -67,8 +67,8 @@ class ArchivedTopic:
         return cls(**json.loads(text))
 
 
-def look_at(client: BlockingClient, topic: str, at_ms: int) -> ArchivedTopic:
-    """The topic as it is now."""
+def describe_topic(client: BlockingClient, topic: str, at_ms: int) -> ArchivedTopic:
+    """Return the current metadata of a topic."""
     view = client.describe_topic(topic)
     entries = client.describe_configs(Resource(ResourceKind.TOPIC, topic))
     return ArchivedTopic(
@@ -82,7 +82,7 @@ def look_at(client: BlockingClient, topic: str, at_ms: int) -> ArchivedTopic:
 
 
 def committed(client: BlockingClient, topic: str) -> dict[str, dict[str, int]]:
-    """Group → partition → offset."""
+    """Return the committed offsets: group → partition → offset."""
     groups = Groups(client.asynchronous)
     found: dict[str, dict[str, int]] = {}
     for listed in client.run(groups.all()):
@@ -94,12 +94,12 @@ def committed(client: BlockingClient, topic: str) -> dict[str, dict[str, int]]:
 
 
 def records_of(spark: Any, root: str) -> Any:
-    """The archive as a DataFrame."""
+    """Return the archived records as a DataFrame."""
     return spark.read.schema(SCHEMA).parquet(root)
 
 
 def contents_of(spark: Any, root: str, query: str | None) -> Contents:
-    """What the archive holds that is not of the query with this id; None: of a new one."""
+    """Return what other queries wrote to the archive; `query` is the id of this one, None if it is new."""
     from pyspark.sql.functions import expr
 
     records = records_of(spark, root)
@@ -122,14 +122,14 @@ def contents_of(spark: Any, root: str, query: str | None) -> Contents:
 
 
 def query_of(spark: Any, checkpoint: str) -> str | None:
-    """The id of the query that goes on from a checkpoint, wherever that is; None if there is none yet."""
+    """Return the query id stored in a checkpoint, on any file system; None without a checkpoint."""
     text = read_text(spark, f"{checkpoint}/metadata")
     return None if text is None else str(json.loads(text)["id"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archive:
-    """The job: a topic into a folder, from where the folder ends."""
+    """The job: append a topic to a folder, starting at the end of the folder's contents."""
 
     name: str
     root: str
@@ -140,62 +140,68 @@ class Archive:
     def topic(self) -> str:
         return self.source.topics[0]
 
-    def flow(self, source: TopicSource, after: Callable[[Any], None] = nothing, held: Contents | None = None) -> Flow:
+    def flow(
+        self, source: TopicSource, after: Callable[[Any], None] = do_nothing, held: Contents | None = None
+    ) -> Flow:
         sink = ArchiveSink(self.root, "partition", after, held)
         return Flow(job="archive", name=self.name, source=source, steps=(SqlStep(RECORDS),), sink=sink)
 
-    def _filed(
-        self, spark: Any, source: TopicSource, after: Callable[[Any], None] = nothing, held: Contents | None = None
+    def _parquet_flow(
+        self, spark: Any, source: TopicSource, after: Callable[[Any], None] = do_nothing, held: Contents | None = None
     ) -> Flow:
-        """The same by tasks that write the files themselves, where they can."""
-        incoming = Incoming.in_reach(spark, self.root)
+        """Return a flow whose tasks write the Parquet files directly, if the folder is local."""
+        incoming = StagingFolder.if_local(spark, self.root)
         if incoming is None:
             return self.flow(source, after, held)
-        told = FiledSource(**{each.name: getattr(source, each.name) for each in fields(source)}, incoming=incoming)
-        sink = FiledSink(self.root, "partition", after, held, incoming=incoming)
-        return Flow(job="archive", name=self.name, source=told, sink=sink)
+        parquet = ParquetFileSource(
+            **{each.name: getattr(source, each.name) for each in fields(source)}, incoming=incoming
+        )
+        sink = ParquetFileSink(self.root, "partition", after, held, incoming=incoming)
+        return Flow(job="archive", name=self.name, source=parquet, sink=sink)
 
-    def run(self, conditions: Conditions, run: Run) -> None:
+    def run(self, config: RunConfig, run: Run) -> None:
         if self.source.is_bounded:
-            run_work(self._write, conditions, run)
+            run_work(self._write, config, run)
         else:
-            run_queries([lambda spark: [self._start(spark, conditions)]], conditions, run, finish=self._note_topic)
+            run_queries([lambda spark: [self._start(spark, config)]], config, run, finish=self._note_topic)
 
     def _write(self, spark: Any) -> None:
         partitions = self._checked(spark, is_resumed=False)
         ends = contents_of(spark, self.root, None).ends
-        self._filed(spark, continued(self.source, ends, partitions)).write(spark)
+        self._parquet_flow(spark, continued(self.source, ends, partitions)).write(spark)
         self._note_topic(spark)
 
-    def _start(self, spark: Any, conditions: Conditions) -> Any:
-        checkpoint = conditions.checkpoint_place.rstrip("/")
+    def _start(self, spark: Any, config: RunConfig) -> Any:
+        checkpoint = config.checkpoint_place.rstrip("/")
         query = query_of(spark, checkpoint)
         partitions = self._checked(spark, is_resumed=query is not None)
         held = contents_of(spark, self.root, query)
         source = self._begun(spark, f"{checkpoint}/{START_FILE}", held, partitions, is_resumed=query is not None)
-        flow = self._filed(spark, source, Seldom(self._note_topic), held)
-        return PersistentQuery(partial(flow.start, spark, conditions.checkpoint_place, once=conditions.once))
+        flow = self._parquet_flow(spark, source, RateLimiter(self._note_topic), held)
+        return RestartingQuery(partial(flow.start, spark, config.checkpoint_place, once=config.once))
 
     def _checked(self, spark: Any, *, is_resumed: bool) -> list[int]:
-        """The topic's partitions, if the archive is of this topic, or a new one."""
+        """Return the topic's partitions; reject an archive of another topic."""
         text = read_text(spark, f"{self.root}/{TOPIC_FILE}")
         if text is None:
             if is_resumed:
-                raise PipelineError(f"{self.root} is gone, but {self.name} would go on in the middle; choose --name")
+                raise PipelineError(
+                    f"{self.root} is missing, but the checkpoint of {self.name} is ahead of it; choose another --name"
+                )
             self._note_topic(spark)
         with self.connect() as client:
             there = client.describe_topic(self.topic)
         known = None if text is None else ArchivedTopic.of_text(text)
         if known is not None and (known.topic, known.topic_id) != (self.topic, there.topic_id.hex()):
             raise PipelineError(
-                f"{self.root} is the archive of another topic {known.topic} (id {known.topic_id}); choose another --to"
+                f"{self.root} archives another topic: {known.topic} (id {known.topic_id}); choose another --to"
             )
         return [each.index for each in there.partitions]
 
     def _begun(self, spark: Any, place: str, held: Contents, partitions: list[int], *, is_resumed: bool) -> TopicSource:
-        """A query begins where the archive ends, and at the same place again until its first batch is done.
+        """Start where the archive ends, and keep that start until the first batch is committed.
 
-        Of that batch Spark notes the end only: with a later start, less of it would come again than it had before.
+        Spark stores only the end of the first batch: with a later start, a replay would hold fewer records.
         """
         if not is_resumed:
             source = continued(self.source, held.ends, partitions)
@@ -210,18 +216,18 @@ class Archive:
         earlier = [] if text is None else ArchivedTopic.of_text(text).archivers
         own = [] if self.source.is_bounded or self.source.group is None else [self.source.group]
         with self.connect() as client:
-            topic = look_at(client, self.topic, int(time.time() * 1000))
+            topic = describe_topic(client, self.topic, int(time.time() * 1000))
         write_text(spark, place, replace(topic, archivers=sorted({*earlier, *own})).to_text())
 
 
 def continued(source: TopicSource, ends: Mapping[int, int], partitions: list[int]) -> TopicSource:
-    """The source from where an archive ends; from where it was told to begin, for partitions that are new to it."""
+    """Start at the end of the archive; partitions that it lacks start at the requested offsets."""
     if not ends:
         return source
     topic = source.topics[0]
-    asked = {} if source.starting == EARLIEST else json.loads(source.starting)[topic]
+    requested = {} if source.starting == EARLIEST else json.loads(source.starting)[topic]
     starts = {
-        TopicPartition(topic, each): ends[each] if each in ends else asked.get(str(each), -2) for each in partitions
+        TopicPartition(topic, each): ends[each] if each in ends else requested.get(str(each), -2) for each in partitions
     }
     limits = {} if source.ending is None else json.loads(source.ending)[topic]
     finishes = {place: max(limits.get(str(place.partition), 0), start) for place, start in starts.items()}
@@ -230,15 +236,15 @@ def continued(source: TopicSource, ends: Mapping[int, int], partitions: list[int
 
 
 def begun(source: TopicSource, starting: str, partitions: list[int]) -> TopicSource:
-    """The source from where it once began; from the earliest record of partitions that came later."""
+    """Restore the original starting offsets; partitions added since start at their earliest record."""
     if starting == EARLIEST:
         return replace(source, starting=starting)
     starts = json.loads(starting)[source.topics[0]]
     return continued(source, {int(each): offset for each, offset in starts.items()}, partitions)
 
 
-class Seldom:
-    """Calls at most once a minute. A cluster that does not answer just then is no reason to end: the next may."""
+class RateLimiter:
+    """Calls a function at most once a minute; a failed call is logged and repeated a minute later."""
 
     def __init__(self, call: Callable[[Any], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._call, self._clock = call, clock
@@ -250,4 +256,4 @@ class Seldom:
             try:
                 self._call(spark)
             except (KafkaError, OSError) as error:
-                log.warning("settings and groups could not be noted: %s", short_reason(str(error)))
+                log.warning("archive metadata not updated, retrying in a minute: %s", short_reason(str(error)))

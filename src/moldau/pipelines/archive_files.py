@@ -1,6 +1,6 @@
-"""An archive in a folder that Python can write to by itself: tasks write the files, and the driver puts them in place.
+"""Archives on a local file system: tasks write the Parquet files, the driver moves them into place.
 
-<root>/_incoming/<writer>/   what tasks write; what no batch tells of was left by tasks that died, and is removed
+<root>/_incoming/<writer>/   staged files; files that no batch refers to come from failed tasks and are deleted
 """
 
 import os
@@ -16,7 +16,7 @@ from moldau.pipelines.flow import TopicSource
 from moldau.pipelines.hadoop_files import local_path, replace_folder
 from moldau.pipelines.progress import OBSERVED_ROWS
 
-# What Spark calls them, and what pyarrow does. With the others, Spark has to write the files.
+# Spark's codec names and pyarrow's. With any other codec, Spark writes the files.
 CODECS: Final = {
     "snappy": "snappy",
     "none": "none",
@@ -29,8 +29,8 @@ _CODEC_SETTING: Final = "spark.sql.parquet.compression.codec"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Filed:
-    """A file that a task has written: records of one partition, between two offsets."""
+class WrittenFile:
+    """A staged file with the records of one partition between two offsets."""
 
     partition: int
     path: str
@@ -39,16 +39,16 @@ class Filed:
 
 
 @dataclass(frozen=True, slots=True)
-class Incoming:
-    """Where the tasks of one run write."""
+class StagingFolder:
+    """The staging folder of one run."""
 
     root: Path
     writer: str
     codec: str
 
     @classmethod
-    def in_reach(cls, spark: Any, root: str) -> Self | None:
-        """Of an archive, if Python can write to it; what earlier runs have left there is removed."""
+    def if_local(cls, spark: Any, root: str) -> Self | None:
+        """Return the staging folder of a local archive, emptied of earlier runs; None for a remote one."""
         place, codec = local_path(spark, root), CODECS.get(spark.conf.get(_CODEC_SETTING).lower())
         if place is None or codec is None:
             return None
@@ -59,8 +59,8 @@ class Incoming:
     def folder(self) -> Path:
         return self.root / "_incoming" / self.writer
 
-    def gather(self, files: Iterable[Filed], name: str) -> None:
-        """The files of one batch into a folder of this name, by partition; whatever else tasks have left goes."""
+    def gather(self, files: Iterable[WrittenFile], name: str) -> None:
+        """Move the files of a batch to a folder of this name, by partition, and delete all other staged files."""
         together = self.root / "_incoming" / name
         shutil.rmtree(together, ignore_errors=True)
         together.mkdir(parents=True)
@@ -75,25 +75,25 @@ class Incoming:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FiledSource(TopicSource):
-    """Its rows are files, in which the records are."""
+class ParquetFileSource(TopicSource):
+    """A topic source whose rows describe the Parquet files that its tasks wrote."""
 
-    incoming: Incoming
+    incoming: StagingFolder
 
     def read(self, spark: Any) -> Any:
-        from moldau.pipelines.parquet_source import CODEC, FOLDER, FilingSource
+        from moldau.pipelines.parquet_source import CODEC, FOLDER, ParquetSource
 
-        spark.dataSource.register(FilingSource)
+        spark.dataSource.register(ParquetSource)
         reader = spark.read if self.is_bounded else spark.readStream
         options = {**self.read_options(), FOLDER: str(self.incoming.folder), CODEC: self.incoming.codec}
-        return reader.format(FilingSource.name()).options(**options).load()
+        return reader.format(ParquetSource.name()).options(**options).load()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FiledSink(ArchiveSink):
-    """Takes the files that FiledSource tells of."""
+class ParquetFileSink(ArchiveSink):
+    """Moves the files that ParquetFileSource reports into the archive."""
 
-    incoming: Incoming
+    incoming: StagingFolder
 
     def stream(self, frame: Any) -> Any:
         from pyspark.sql.functions import expr
@@ -103,7 +103,7 @@ class FiledSink(ArchiveSink):
 
     def put(self, frame: Any, batch: int, run: str) -> None:
         floors, ceilings = ({}, {}) if self.held is None else self.held.bounds(batch)
-        files = [Filed(**row.asDict()) for row in frame.drop("records").collect()]
+        files = [WrittenFile(**row.asDict()) for row in frame.drop("records").collect()]
         name, spark = f"{run}-{batch}", frame.sparkSession
         if all(
             floors.get(each.partition, 0) <= each.first and each.last < ceilings.get(each.partition, OFFSET_MAX)

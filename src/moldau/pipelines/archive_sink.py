@@ -1,4 +1,4 @@
-"""How the batches of an archive come into its folder: whole or not at all, and without what others have written."""
+"""The archive sink: a batch appears atomically, without records that other queries have written."""
 
 import inspect
 import uuid
@@ -17,22 +17,22 @@ RECORD: Final = (
 
 
 def archive_batch(frame: Any, batch: int, root: str, run: str, by: str) -> None:
-    """All rows of a batch, whole or not at all, in the place of whatever an earlier try has left there."""
+    """Write a batch atomically; it replaces the output of an earlier attempt."""
     incoming = f"{root}/_incoming/{run}-{batch}"
     frame.write.mode("overwrite").partitionBy(by).parquet(incoming)
     replace_folder(frame.sparkSession, incoming, f"{root}/run={run}/batch={batch}")
 
 
-def nothing(spark: Any) -> None:
-    """Nobody waits for a batch."""
+def do_nothing(spark: Any) -> None:
+    """Ignore a finished batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """What others have written to a folder before a query begins, by partition: it is not written again.
+    """Offsets that other queries wrote before this one starts, by partition; they are not written again.
 
-    The last batch of the query itself may come again, for nobody knows whether it was noted, and replaces its first
-    copy. Others may have gone on before and after it: then its place is between them.
+    The query's own last batch may be replayed, because its commit may be missing from the checkpoint; it replaces its
+    first copy. Other queries may have written before and after it; `floors` and `ceilings` bound it then.
     """
 
     ends: Mapping[int, int] = field(default_factory=dict)  # after the last record of others
@@ -40,40 +40,40 @@ class Contents:
     floors: Mapping[int, int] = field(default_factory=dict)  # after the last record of others before that batch
     ceilings: Mapping[int, int] = field(default_factory=dict)  # the first record of others after it
 
-    def lacks(self, batch: int) -> str:
-        """A condition: the record of this batch is not in the folder, unless by an earlier try."""
+    def missing_condition(self, batch: int) -> str:
+        """Return a SQL condition for rows of this batch that no other query has written."""
         floors, ceilings = self.bounds(batch)
         condition = f"offset >= {by_partition(floors, 0)}"
         return f"{condition} and offset < {by_partition(ceilings, OFFSET_MAX)}" if ceilings else condition
 
     def bounds(self, batch: int) -> tuple[Mapping[int, int], Mapping[int, int]]:
-        """By partition, from where on and up to where the folder lacks this batch, unless by an earlier try."""
+        """Return the first and the end offset, by partition, that no other query has written."""
         if batch > self.last_batch:
             return self.ends, {}
         if batch < self.last_batch:
             raise PipelineError(
-                f"batch {batch} comes again, but the archive has batch {self.last_batch} of the same query: its "
+                f"batch {batch} is a replay, but the archive already has batch {self.last_batch} of this query: the "
                 "checkpoint is an old copy; choose another --name"
             )
         return self.floors, self.ceilings
 
 
 def by_partition(offsets: Mapping[int, int], otherwise: int) -> str:
-    """The offset for a row's partition, as SQL has it."""
+    """Return a SQL expression that maps the row's partition to an offset."""
     cases = " ".join(f"when {partition} then {offset}" for partition, offset in sorted(offsets.items()))
     return f"case partition {cases} else {otherwise} end" if cases else str(otherwise)
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSink:
-    """A folder with a folder for each batch, in which rows lie by a column. `after` a batch is in its place, call.
+    """A folder with one folder per batch, partitioned by a column; `after` is called when a batch is in place.
 
-    What others have written, `held`, is not written again; None: there are no others.
+    Records that other queries wrote (`held`) are skipped; None: there are no other queries.
     """
 
     root: str
     by: str
-    after: Callable[[Any], None] = nothing
+    after: Callable[[Any], None] = do_nothing
     held: Contents | None = None
 
     def stream(self, frame: Any) -> Any:
@@ -96,13 +96,13 @@ class ArchiveSink:
         )
 
     def _take(self, frame: Any, batch: int) -> None:
-        # A new checkpoint is a new query: it must not take the folders of an older one for its own.
+        # A new checkpoint means a new query id, so that batches never replace those of an older query.
         run = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         if not run:
-            raise RuntimeError("Spark does not say which query this batch belongs to.")
+            raise RuntimeError("Spark has not set the query id of this batch.")
         self.put(frame, batch, run)
         self.after(frame.sparkSession)
 
     def put(self, frame: Any, batch: int, run: str) -> None:
-        rows = frame if self.held is None else frame.where(self.held.lacks(batch))
+        rows = frame if self.held is None else frame.where(self.held.missing_condition(batch))
         archive_batch(rows, batch, self.root, run, self.by)

@@ -1,4 +1,4 @@
-"""Why a query failed, in one line, from what Spark says in a hundred."""
+"""Reduces Spark's stack traces to one line."""
 
 import re
 from typing import Final
@@ -12,15 +12,15 @@ LENGTH_MAX: Final = 500
 
 
 def short_reason(text: str) -> str:
-    """The last line of the innermost Python traceback if there is one, else the first line that says something."""
-    lines = [line.rstrip() for line in text.splitlines() if _says_something(line)]
+    """Return the last line of the innermost Python traceback if there is one, else the first meaningful line."""
+    lines = [line.rstrip() for line in text.splitlines() if _is_meaningful(line)]
     found = _after_traceback(lines)
     if found is None:
-        found = _CONDITION.sub("", _CLASS.sub("", lines[0].strip())) if lines else "it failed without a word"
+        found = _CONDITION.sub("", _CLASS.sub("", lines[0].strip())) if lines else "it failed without an error message"
     return found if len(found) <= LENGTH_MAX else found[:LENGTH_MAX] + " …"
 
 
-def _says_something(line: str) -> bool:
+def _is_meaningful(line: str) -> bool:
     return bool(line.strip()) and not _STACK.match(line) and not _CALL.match(line.strip())
 
 

@@ -1,4 +1,4 @@
-"""What a user may name of a record: a field of its JSON value, or what the record has beside it; and spans of time."""
+"""Options that name a field of the JSON value or a column of the record, and durations."""
 
 import re
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Final
 
 from moldau.pipelines.requirements import PipelineError
 
-# As `moldau sql` calls them, and without the underscore.
+# The names that `moldau sql` uses, with or without the underscore.
 _RECORD: Final = {
     "key": "cast(key as string)",
     "topic": "topic",
@@ -36,15 +36,15 @@ _UNITS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """By the name that it has in results."""
+    """A field under its name in results."""
 
     name: str
-    path: str | None  # in the JSON of the value; None: the record's own
+    path: str | None  # JSON path in the value; None: a column of the record
     of_record: str = ""
 
     @property
     def text(self) -> str:
-        """In SQL, as text; null where the record has no such field."""
+        """SQL for the field as text; null if the record lacks it."""
         if self.path is None:
             return _RECORD[self.of_record]
         steps = "".join(f"['{each}']" for each in self.path.split("."))
@@ -52,7 +52,7 @@ class Field:
 
     @property
     def identity(self) -> str:
-        """In SQL, as text that only the same has: the bytes of a key need not be text, and JSON would bend them."""
+        """SQL for text that is equal only for equal values; keys are encoded, because their bytes need not be UTF-8."""
         return "hex(key)" if self.of_record == "key" else self.text
 
     @property
@@ -61,7 +61,7 @@ class Field:
 
     @property
     def time(self) -> str:
-        """ISO 8601 or milliseconds; null where it is neither."""
+        """SQL for a timestamp from ISO 8601 or milliseconds; null for any other text."""
         if self.of_record == "timestamp":
             return "timestamp"
         return (
@@ -71,22 +71,22 @@ class Field:
 
 
 def field_of(text: str, option: str) -> Field:
-    """`page`, `user.id`: of the value. `key`, `_key`, `partition` …: of the record; `value.key`: of the value again."""
+    """Parse a field: `page`, `user.id`, `value.key` are in the value; `key`, `_key`, `partition` … in the record."""
     name = text.strip()
     if name.removeprefix("_") in _RECORD:
         return Field(name.removeprefix("_"), None, name.removeprefix("_"))
     path = name.removeprefix(_VALUE)
     if not _NAME.fullmatch(path):
         raise PipelineError(
-            f"{option} {text} is no name of a field; write page, user.id, or one of {', '.join(_RECORD)} of the record"
+            f"{option} {text} is not a field name; write page, user.id, or one of {', '.join(_RECORD)} of the record"
         )
     return Field(path, path)
 
 
 def span_of(text: str, option: str, *, may_be_none: bool = False) -> str:
-    """A span of time as Spark has it: `90 seconds`. Short forms are taken too: 90s, 5m, 2h. None is `0 seconds`."""
+    """Parse a duration to Spark's form (`90 seconds`). Accepts 90s, 5m, 2h; None becomes `0 seconds`."""
     found = _SPAN.fullmatch(text.strip())
     unit = None if found is None else _UNITS.get(found[2].lower()) or _UNITS.get(found[2].lower().removesuffix("s"))
     if found is None or unit is None or (int(found[1]) == 0 and not may_be_none):
-        raise PipelineError(f"{option} {text} is no span of time; write 10 seconds, 1 minute, 2 hours, or 10s, 1m, 2h")
+        raise PipelineError(f"{option} {text} is not a duration; write 10 seconds, 1 minute, 2 hours, or 10s, 1m, 2h")
     return f"{found[1]} {unit}"

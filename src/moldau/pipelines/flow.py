@@ -1,4 +1,4 @@
-"""Source → steps → sink: one description from which a job is run, and from which it is printed as plain PySpark."""
+"""Source → steps → sink: a job that can be run or printed as a plain PySpark script."""
 
 import json
 import threading
@@ -10,7 +10,7 @@ from moldau.model.ids import TopicPartition
 
 ROWS_PER_BATCH: Final = 500_000
 FORMAT: Final = "moldau"
-_ONE_INPUT: Final = threading.Lock()  # a session has one view of a name: jobs side by side would take each other's rows
+_ONE_INPUT: Final = threading.Lock()  # all jobs of a session share the view `input`
 _HEAD: Final = '''\
 """{title}: the job of `moldau pipeline run {job}` as plain PySpark. Needs Moldau with its extra spark."""
 
@@ -21,31 +21,31 @@ spark = session({name!r}, master={master!r})
 
 
 class Step(Protocol):
-    """What happens to the rows on their way."""
+    """A transformation of rows."""
 
     def apply(self, frame: Any) -> Any:
-        """The DataFrame after the step."""
+        """Return the transformed DataFrame."""
 
     def code(self) -> str:
-        """Lines that make the new `frame` of the old one; `spark` is the session."""
+        """Return script lines that assign the transformed `frame`; `spark` is the session."""
 
 
 class Sink(Protocol):
-    """Where the rows go."""
+    """The output of a flow."""
 
     def stream(self, frame: Any) -> Any:
-        """A DataStreamWriter that wants only its checkpoint and trigger."""
+        """Return a DataStreamWriter that lacks only its checkpoint and trigger."""
 
     def write(self, frame: Any) -> None:
-        """All rows of a bounded job, all or nothing."""
+        """Write all rows of a bounded job atomically."""
 
     def code(self, *, is_bounded: bool) -> str:
-        """Lines that make `writer` of `frame`; of a bounded job, that write it."""
+        """Return script lines that assign `writer`, or write `frame` if the job is bounded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSource:
-    """Topics from a place on; up to another place if the job is bounded."""
+    """Topics from starting offsets; up to ending offsets if the job is bounded."""
 
     bootstrap_servers: str
     topics: tuple[str, ...]
@@ -86,7 +86,7 @@ class TopicSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSink:
-    """A topic, exactly once; without a topic, the one that each row names, and all of them in one transaction."""
+    """An exactly-once topic sink; without a topic, each row names its own, all in one transaction."""
 
     bootstrap_servers: str
     topic: str | None = None
@@ -115,7 +115,7 @@ class TopicSink:
 
 @dataclass(frozen=True, slots=True)
 class SqlStep:
-    """A query over the view `input`, which has the rows so far."""
+    """A query over the view `input`, the output of the step before."""
 
     text: str
 
@@ -130,7 +130,7 @@ class SqlStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """A job. `identity` is what a checkpoint of it belongs to."""
+    """A job: source, steps and sink."""
 
     job: str
     name: str
@@ -149,7 +149,7 @@ class Flow:
         return frame
 
     def start(self, spark: Any, checkpoint: str, *, once: bool, every: str | None = None) -> Any:
-        """The running query. `every` so often it looks for more; by itself, as soon as it can."""
+        """Start the query. `every` is the trigger interval; None: each batch starts when the one before has ended."""
         writer = self.sink.stream(self.frame(spark)).queryName(self.name).option("checkpointLocation", checkpoint)
         if once:
             writer = writer.trigger(availableNow=True)
@@ -158,15 +158,15 @@ class Flow:
         return writer.start()
 
     def write(self, spark: Any) -> None:
-        """A bounded job, to its end."""
+        """Run a bounded job to its end."""
         self.sink.write(self.frame(spark))
 
     def code(self) -> list[str]:
-        """Pieces of a script that make `writer`; of a bounded job, that write it."""
+        """Return script parts that assign `writer`, or write the frame if the job is bounded."""
         return [self.source.code(), *(step.code() for step in self.steps), self.sink.code(is_bounded=self.is_bounded)]
 
     def script(self, *, master: str | None, checkpoint: str, once: bool) -> str:
-        """The same job without us."""
+        """Return the job as a plain PySpark script."""
         parts = [_HEAD.format(title=self.name, job=self.job, name=self.name, master=master), *self.code()]
         if not self.is_bounded:
             trigger = ".trigger(availableNow=True)" if once else ""
@@ -182,7 +182,7 @@ def options_code(options: Mapping[str, str]) -> str:
 
 
 def text_code(text: str) -> str:
-    """A text as Python has it; one of several lines stays as it is to read."""
+    """Return a Python literal; text of several lines becomes a readable triple-quoted string."""
     if "\n" not in text:
         return repr(text)
     escaped = text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
@@ -190,7 +190,7 @@ def text_code(text: str) -> str:
 
 
 def offsets_text(offsets: Mapping[TopicPartition, int]) -> str:
-    """As the options startingOffsets and endingOffsets take them."""
+    """Format offsets for the options startingOffsets and endingOffsets."""
     shape: dict[str, dict[str, int]] = {}
     for place in sorted(offsets):
         shape.setdefault(place.topic, {})[str(place.partition)] = offsets[place]

@@ -1,4 +1,4 @@
-"""A user's own Python file as a step: what it must have is looked at before Spark starts, its errors are told."""
+"""A user's Python file as a step: checked before Spark starts, its errors reported in one line."""
 
 import ast
 import sys
@@ -13,25 +13,25 @@ from typing import Any, Final
 from moldau.pipelines.requirements import PipelineError
 
 _IS_PROGRAM: Final = ("__name__ == '__main__'", "'__main__' == __name__")
-_MODULE: Final = "moldau_pipeline_step"  # not a name that a file beside it is likely to have
+_MODULE: Final = "moldau_pipeline_step"  # unlikely to collide with a sibling module
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionStep:
-    """A function of a Python file, from DataFrame to DataFrame."""
+    """A function from DataFrame to DataFrame, in a user's Python file."""
 
     source: str
     file: str
     name: str
 
     def check(self) -> None:
-        """That it is Python, and has the function, as far as can be seen without running it."""
+        """Check the syntax, and that the function exists, without running the file."""
         try:
             names = _names(ast.parse(self.source, self.file))
         except (SyntaxError, ValueError) as error:
             line = getattr(error, "lineno", None)
             place = f"{self.file}:{line}" if line else self.file
-            raise PipelineError(f"{place}: this is no Python: {getattr(error, 'msg', error)}") from error
+            raise PipelineError(f"{place}: invalid Python: {getattr(error, 'msg', error)}") from error
         if self.name not in names and "*" not in names:
             functions = sorted(name for name, is_function in names.items() if is_function)
             there = f"; it has {', '.join(functions)}: choose one with {self.file}:NAME" if functions else ""
@@ -40,7 +40,7 @@ class FunctionStep:
     def apply(self, frame: Any) -> Any:
         module = ModuleType(_MODULE)
         module.__file__ = self.file
-        with _neighbours_importable(self.file), _known_by_name(module), self._told_in_a_line():
+        with _siblings_importable(self.file), _registered(module), self._one_line_errors():
             exec(compile(self.source, self.file, "exec"), module.__dict__)
             function = getattr(module, self.name, None)
             if not callable(function):
@@ -55,7 +55,7 @@ class FunctionStep:
         return f"# {self.file}\n{_as_imported(self.source).rstrip()}\n\n\nframe = {self.name}(frame)\n"
 
     @contextmanager
-    def _told_in_a_line(self) -> Iterator[None]:
+    def _one_line_errors(self) -> Iterator[None]:
         try:
             yield
         except PipelineError:
@@ -68,7 +68,7 @@ class FunctionStep:
 
 
 def _names(module: ast.Module) -> dict[str, bool]:
-    """What the file binds at its top, and whether it is a function for sure; `*` if who knows what is imported."""
+    """Return top-level names and whether each is certainly a function; `*` stands for a star import."""
     found: dict[str, bool] = {}
     for each in ast.walk(module):
         match each:
@@ -82,7 +82,7 @@ def _names(module: ast.Module) -> dict[str, bool]:
 
 
 def _as_imported(source: str) -> str:
-    """The same in a script: what the file does only as a program of its own is not done there either."""
+    """Return the source without its `if __name__ == '__main__'` block, as an import would run it."""
     lines = source.encode().splitlines(keepends=True)
     for each in reversed(ast.parse(source).body):
         if isinstance(each, ast.If) and ast.unparse(each.test).replace('"', "'") in _IS_PROGRAM:
@@ -93,8 +93,8 @@ def _as_imported(source: str) -> str:
 
 
 @contextmanager
-def _neighbours_importable(file: str) -> Iterator[None]:
-    """As for a program that is run: what lies beside the file can be imported, here on the driver."""
+def _siblings_importable(file: str) -> Iterator[None]:
+    """Let the file import its sibling modules on the driver, as a script could."""
     folder = str(Path(file).absolute().parent)
     sys.path.insert(0, folder)
     try:
@@ -104,19 +104,19 @@ def _neighbours_importable(file: str) -> Iterator[None]:
 
 
 @contextmanager
-def _known_by_name(module: ModuleType) -> Iterator[None]:
-    """As a module that is imported: dataclasses look up there what annotations mean."""
+def _registered(module: ModuleType) -> Iterator[None]:
+    """Register the module in `sys.modules`, where dataclasses resolve annotations."""
     sys.modules[module.__name__] = module
     try:
-        with _sent_as_it_is(module):
+        with _pickled_by_value(module):
             yield
     finally:
         del sys.modules[module.__name__]
 
 
 @contextmanager
-def _sent_as_it_is(module: ModuleType) -> Iterator[None]:
-    """Executors cannot import it by its name. Where Spark is not loaded, nothing is sent."""
+def _pickled_by_value(module: ModuleType) -> Iterator[None]:
+    """Pickle the module by value, because executors cannot import it. Does nothing if Spark is not loaded."""
     cloudpickle = sys.modules.get("pyspark.cloudpickle")
     if cloudpickle is None:
         yield
@@ -129,7 +129,7 @@ def _sent_as_it_is(module: ModuleType) -> Iterator[None]:
 
 
 def with_future_first(script: str) -> str:
-    """A script whose imports from __future__, wherever a file in it has them, stand where Python wants them."""
+    """Move the `from __future__` imports of embedded files to the top of the script."""
     tree = ast.parse(script)
     found = [each for each in tree.body if isinstance(each, ast.ImportFrom) and each.module == "__future__"]
     if not found:
@@ -140,7 +140,7 @@ def with_future_first(script: str) -> str:
         before, after = lines[first][: each.col_offset], lines[last][each.end_col_offset :]
         is_alone = not before.strip() and not after.partition(b"#")[0].strip()
         lines[first : last + 1] = [] if is_alone else [before + b"pass" + after]
-    # The script begins with a string that says what it is.
+    # The script starts with a docstring.
     top = tree.body[0].end_lineno or 0
     names = sorted({alias.name for each in found for alias in each.names})
     lines.insert(top, f"\nfrom __future__ import {', '.join(names)}\n".encode())

@@ -1,11 +1,11 @@
-"""Small things on the file system of a lake, whichever Spark knows: texts, and folders that change places."""
+"""Small text files and folder renames through Hadoop's file system API, on any storage Spark supports."""
 
 from pathlib import Path
 from typing import Any
 
 
 def replace_folder(spark: Any, source: str, target: str) -> None:
-    """Put a finished folder in the place of what may be there: where renaming is one step, nobody sees half of it."""
+    """Rename a finished folder over an existing one; readers never see half of it if rename is atomic."""
     path = spark._jvm.org.apache.hadoop.fs.Path
     files = path(target).getFileSystem(spark._jsc.hadoopConfiguration())
     files.delete(path(target), True)
@@ -15,8 +15,8 @@ def replace_folder(spark: Any, source: str, target: str) -> None:
 
 
 def read_text(spark: Any, place: str) -> str | None:
-    """A small file, or None if there is none."""
-    for each in (place, f"{place}.old"):  # whoever wrote it may have been stopped between two steps
+    """Return the content of a small file, or None if it does not exist."""
+    for each in (place, f"{place}.old"):  # the writer may have died between its two renames
         path = spark._jvm.org.apache.hadoop.fs.Path(each)
         files = path.getFileSystem(spark._jsc.hadoopConfiguration())
         if files.exists(path):
@@ -32,9 +32,9 @@ def _text_of(spark: Any, stream: Any) -> str:
 
 
 def write_text(spark: Any, place: str, text: str) -> None:
-    """Under another name first, and beside the one before: at every moment `read_text` finds a whole one.
+    """Replace a file so that `read_text` finds a complete version at any time.
 
-    Not every file system can rename over a file that is there.
+    Not every file system can rename over an existing file, so the old version is renamed first.
     """
     path = spark._jvm.org.apache.hadoop.fs.Path
     files = path(place).getFileSystem(spark._jsc.hadoopConfiguration())
@@ -49,7 +49,7 @@ def write_text(spark: Any, place: str, text: str) -> None:
 
 
 def local_path(spark: Any, place: str) -> Path | None:
-    """Where a place is for Python, if it is on a file system of the machine."""
+    """Return the local path of a URI, or None if it is remote."""
     path = spark._jvm.org.apache.hadoop.fs.Path(place)
     files = path.getFileSystem(spark._jsc.hadoopConfiguration())
     if files.getUri().getScheme() != "file":
@@ -58,6 +58,6 @@ def local_path(spark: Any, place: str) -> Path | None:
 
 
 def make_directory(spark: Any, place: str) -> None:
-    """If it is not there."""
+    """Create a directory unless it exists."""
     path = spark._jvm.org.apache.hadoop.fs.Path(place)
     path.getFileSystem(spark._jsc.hadoopConfiguration()).mkdirs(path)

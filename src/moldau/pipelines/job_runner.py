@@ -1,4 +1,4 @@
-"""A job from its start to its end: session, signals, progress, and how it ended noted in its folder."""
+"""Runs a job: session, signals, progress, and the final state in the job's folder."""
 
 import logging
 import signal
@@ -15,7 +15,7 @@ from moldau.pipelines.error_summary import short_reason
 from moldau.pipelines.flow import Flow
 from moldau.pipelines.progress import Progress
 from moldau.pipelines.requirements import PipelineError, require_spark
-from moldau.pipelines.restarted_query import PersistentQuery
+from moldau.pipelines.restarted_query import RestartingQuery
 from moldau.pipelines.run_folder import Run, RunFolder
 
 _LOOK_S: Final = 0.2
@@ -25,31 +25,31 @@ Start: TypeAlias = Callable[[Any], Iterable[Any]]
 
 
 class Stopped(KeyboardInterrupt):
-    """Somebody wanted the job to end: Ctrl-C, or `moldau pipeline stop`. It has."""
+    """The job was stopped by Ctrl-C or `moldau pipeline stop`."""
 
 
 class JobFailed(PipelineError):
-    """A job ended with an error; its folder has the whole of it."""
+    """A job failed; its folder has the full error."""
 
 
-def unheard(progress: Progress) -> None:
-    """Nobody looks at the progress."""
+def ignore_progress(progress: Progress) -> None:
+    """Discard the progress."""
 
 
-def nothing(spark: Any) -> None:
-    """There is nothing to do."""
+def do_nothing(spark: Any) -> None:
+    """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
-    """How a job is run, whatever it does."""
+class RunConfig:
+    """Settings of a run that do not depend on the job."""
 
     folder: RunFolder
     master: str | None = None
-    checkpoint: str | None = None  # where a cluster can reach it; else in the folder
+    checkpoint: str | None = None  # on shared storage; None: in the folder
     once: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
-    tell: Callable[[Progress], None] = unheard
+    on_progress: Callable[[Progress], None] = ignore_progress
 
     @property
     def checkpoint_place(self) -> str:
@@ -57,7 +57,7 @@ class Conditions:
 
 
 class Signals:
-    """SIGINT and SIGTERM are remembered: a call to the JVM that is torn in the middle spoils those that follow."""
+    """Records SIGINT and SIGTERM: an exception inside a call to the JVM would break the calls that follow."""
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -67,79 +67,79 @@ class Signals:
             raise Stopped(self.number)
 
     @contextmanager
-    def heard(self) -> Iterator[None]:
+    def installed(self) -> Iterator[None]:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {each: signal.signal(each, self._hear) for each in (signal.SIGINT, signal.SIGTERM)}
+        before = {each: signal.signal(each, self._on_signal) for each in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
             for each, handler in before.items():
                 signal.signal(each, handler)
 
-    def _hear(self, number: int, _: FrameType | None) -> None:
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
         self.number = number
 
 
-def run_flow(flow: Flow, conditions: Conditions, run: Run) -> None:
-    """Run it until it is done, stopped or failed."""
+def run_flow(flow: Flow, config: RunConfig, run: Run) -> None:
+    """Run a flow until it finishes, is stopped, or fails."""
     if flow.is_bounded:
-        run_work(flow.write, conditions, run)
+        run_work(flow.write, config, run)
     else:
-        run_queries([partial(_started, flow, conditions)], conditions, run)
+        run_queries([partial(_started, flow, config)], config, run)
 
 
-def _started(flow: Flow, conditions: Conditions, spark: Any) -> list[Any]:
-    return [PersistentQuery(partial(flow.start, spark, conditions.checkpoint_place, once=conditions.once))]
+def _started(flow: Flow, config: RunConfig, spark: Any) -> list[Any]:
+    return [RestartingQuery(partial(flow.start, spark, config.checkpoint_place, once=config.once))]
 
 
-def run_work(work: Callable[[Any], None], conditions: Conditions, run: Run) -> None:
-    """A job that has an end."""
-    with _spark_for(conditions, run) as (spark, signals):
+def run_work(work: Callable[[Any], None], config: RunConfig, run: Run) -> None:
+    """Run a job that ends by itself."""
+    with _spark_for(config, run) as (spark, signals):
 
         def begin() -> None:
             make_active(spark)
             work(spark)
 
-        _aside(begin, signals, spark.sparkContext.cancelAllJobs)
+        _run_in_thread(begin, signals, spark.sparkContext.cancelAllJobs)
         signals.check()
 
 
-def _aside(work: Callable[[], Result], signals: Signals, cancel: Callable[[], None] | None = None) -> Result:
-    """Done by another thread: the main one, which hears signals, only waits. After a signal, it is cancelled."""
+def _run_in_thread(work: Callable[[], Result], signals: Signals, cancel: Callable[[], None] | None = None) -> Result:
+    """Run work in another thread while the main thread handles signals; cancel it after a signal."""
     with ThreadPoolExecutor(1, thread_name_prefix="pipeline") as threads:
         future = threads.submit(work)
         while not wait([future], _LOOK_S).done:
             if signals.number is not None and cancel is not None:
-                cancel()  # again and again: between two jobs there is nothing to cancel
+                cancel()  # repeatedly: between two Spark jobs there is nothing to cancel
         if future.exception() is not None:
-            signals.check()  # what was cancelled fails, and that is not why it ends
+            signals.check()  # cancelled work raises; the signal is the reason to report
         return future.result()
 
 
 def run_queries(
     stages: Sequence[Start],
-    conditions: Conditions,
+    config: RunConfig,
     run: Run,
-    finish: Callable[[Any], None] = nothing,
-    meanwhile: Callable[[Any], None] = nothing,
+    finish: Callable[[Any], None] = do_nothing,
+    meanwhile: Callable[[Any], None] = do_nothing,
 ) -> None:
-    """Streaming queries, those of a stage side by side, until all are done, one fails, or somebody says stop.
+    """Run streaming queries, in parallel within a stage, until all end, one fails, or a signal arrives.
 
-    `meanwhile` is called again and again while they run, and `finish` at the end, unless one has failed.
+    `meanwhile` is called repeatedly while they run; `finish` at the end unless a query failed.
     """
-    with _spark_for(conditions, run) as (spark, signals):
+    with _spark_for(config, run) as (spark, signals):
         from moldau.pipelines.query_listener import FolderListener
 
-        listener = FolderListener(conditions.folder, conditions.tell)
+        listener = FolderListener(config.folder, config.on_progress)
         spark.streams.addListener(listener)
         queries: list[Any] = []
         try:
             for start in stages:
                 if signals.number is None:
                     for query in start(spark):
-                        queries.append(query)  # one by one: those that run are stopped if the next does not start
+                        queries.append(query)  # one by one: if one fails to start, those before it are stopped
                     _await(queries, signals, partial(meanwhile, spark))
         finally:
             for query in queries:
@@ -160,13 +160,13 @@ def _await(queries: Sequence[Any], signals: Signals, meanwhile: Callable[[], Non
 
 
 @contextmanager
-def _spark_for(conditions: Conditions, run: Run) -> Iterator[tuple[Any, Signals]]:
+def _spark_for(config: RunConfig, run: Run) -> Iterator[tuple[Any, Signals]]:
     require_spark()
-    folder, signals = conditions.folder, Signals()
-    with signals.heard(), folder.held(run):
+    folder, signals = config.folder, Signals()
+    with signals.installed(), folder.locked(run):
         try:
-            # In the main thread, Spark would put its own idea of Ctrl-C in place.
-            spark = _aside(lambda: _session(folder.name, conditions.master, conditions.settings), signals)
+            # In the main thread, Spark would install its own SIGINT handler.
+            spark = _run_in_thread(lambda: _session(folder.name, config.master, config.settings), signals)
             signals.check()
             make_active(spark)
             yield spark, signals
@@ -176,37 +176,39 @@ def _spark_for(conditions: Conditions, run: Run) -> Iterator[tuple[Any, Signals]
         except Exception as error:
             whole = str(error) or type(error).__name__
             folder.note_error(whole)
-            raise JobFailed(f"{folder.name} failed: {short_reason(whole)}; all of it is in {folder.path}") from error
+            raise JobFailed(
+                f"{folder.name} failed: {short_reason(whole)}; see the full error in {folder.path}"
+            ) from error
 
 
 def with_session(
     name: str, master: str | None, settings: Mapping[str, str], work: Callable[[Any, Signals], Result]
 ) -> Result:
-    """Work that has no folder, such as a question. Stopped, if a signal has ended it."""
+    """Run work without a job folder, such as an SQL query. Raises Stopped after a signal."""
     require_spark()
     signals = Signals()
-    with signals.heard():
-        spark = _aside(lambda: _session(name, master, settings), signals)
+    with signals.installed():
+        spark = _run_in_thread(lambda: _session(name, master, settings), signals)
         signals.check()
 
         def begin() -> Result:
             make_active(spark)
             return work(spark, signals)
 
-        result = _aside(begin, signals, spark.sparkContext.cancelAllJobs)
+        result = _run_in_thread(begin, signals, spark.sparkContext.cancelAllJobs)
         signals.check()
         return result
 
 
 def make_active(spark: Any) -> None:
-    """For this thread: Spark finds data sources in Python only through a session that is active where it looks."""
+    """Set the active session of this thread, through which Spark finds Python data sources."""
     from pyspark.sql import SparkSession
 
     SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
 
 
-def hush() -> None:
-    """PySpark prints the errors of queries as well as raising them; once is enough."""
+def silence_pyspark_errors() -> None:
+    """Silence PySpark's logging of errors that it also raises."""
     from pyspark.logger import PySparkLogger
 
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
@@ -216,7 +218,7 @@ def _session(name: str, master: str | None, settings: Mapping[str, str]) -> Any:
     from pyspark_moldau import session
     from pyspark_moldau.java import JavaMissing
 
-    hush()
+    silence_pyspark_errors()
     try:
         return session(name, master=master, settings={"spark.log.level": "ERROR", **settings})
     except JavaMissing as error:

@@ -1,4 +1,4 @@
-"""Where records of an old log are in a new one: pieces that moved as a whole, and what that means for a reader."""
+"""Maps offsets of an archived log to offsets of the restored one."""
 
 from bisect import bisect_right
 from collections import Counter
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 
 class Piece(NamedTuple):
-    """Records from `old` to `old_last` of a partition are at the same distances from `new` on."""
+    """A range of offsets that moved by a constant distance: `old` to `old_last` became `new` to `new_last`."""
 
     partition: int
     old: int
@@ -22,13 +22,13 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OffsetMap:
-    """All pieces of a restored topic, by partition and offset, and the end of each new partition."""
+    """All pieces of a restored topic by partition, sorted by offset, and the end offset of each new partition."""
 
     pieces: Mapping[int, Sequence[Piece]]
     new_ends: Mapping[int, int]
 
     def moved(self, partition: int, old: int) -> int:
-        """What a reader whose next record was `old` has to read next: that record, or the first that came after."""
+        """Return the new position for a reader at `old`: that record, or the next one that was restored."""
         pieces = self.pieces.get(partition, ())
         if not pieces:
             return self.new_ends.get(partition, 0)
@@ -55,9 +55,9 @@ def map_of(pieces: Iterable[Piece], new_ends: Mapping[int, int]) -> OffsetMap:
 
 
 class Bucket(NamedTuple):
-    """A few records that are neighbours: their partition, the first offset, the one after the last, how many they are.
+    """A range of offsets in a partition (start, end) and the number of records in it.
 
-    Where a log was compacted, there are far fewer of them than offsets.
+    A compacted log has far fewer records than offsets.
     """
 
     partition: int
@@ -67,13 +67,13 @@ class Bucket(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """What is written in one transaction: partition → first offset, and the one after the last."""
+    """The content of one transaction: partition → (first offset, end offset)."""
 
     ranges: Mapping[int, tuple[int, int]]
 
 
 def chunks_of(buckets: Iterable[Bucket], rows_max: int) -> list[Chunk]:
-    """Chunks of at most so many records, in order. All partitions advance together: they are written side by side."""
+    """Cut buckets into chunks of at most `rows_max` records; all partitions advance together."""
     turns: Counter[int] = Counter()
     by_turn: list[tuple[int, Bucket]] = []
     for bucket in sorted(buckets):
@@ -93,7 +93,7 @@ def chunks_of(buckets: Iterable[Bucket], rows_max: int) -> list[Chunk]:
 
 
 def extents_of(buckets: Iterable[Bucket]) -> dict[int, tuple[int, int]]:
-    """Partition → the first offset, and the one after the last."""
+    """Return partition → (first offset, end offset)."""
     extents: dict[int, tuple[int, int]] = {}
     for bucket in sorted(buckets):
         start, _ = extents.get(bucket.partition, bucket[1:3])
@@ -102,7 +102,7 @@ def extents_of(buckets: Iterable[Bucket]) -> dict[int, tuple[int, int]]:
 
 
 class Sum(NamedTuple):
-    """What must be equal before and after: how many records, and checksums over them in their order."""
+    """The number of records and order-dependent checksums, which must be equal before and after."""
 
     rows: int
     total: int
@@ -110,7 +110,7 @@ class Sum(NamedTuple):
 
 
 def differences(before: Mapping[int, Sum], after: Mapping[int, Sum]) -> list[str]:
-    """A sentence for each partition that is not what it was."""
+    """Describe each partition whose content differs."""
     nothing = Sum(0, 0, 0)
     said = []
     for partition in sorted({*before, *after}):
@@ -118,5 +118,5 @@ def differences(before: Mapping[int, Sum], after: Mapping[int, Sum]) -> list[str
         if old.rows != new.rows:
             said.append(f"partition {partition} has {new.rows} records, the archive {old.rows}")
         elif old != new:
-            said.append(f"partition {partition} has {new.rows} records as the archive, but not the same ones")
+            said.append(f"partition {partition} has {new.rows} records as the archive, but different ones")
     return said

@@ -1,6 +1,6 @@
-"""A topic straight into Parquet files: the tasks that read the records write them as well, and tell Spark of the files.
+"""A source whose tasks write the records they read to Parquet files; Spark sees one row per file.
 
-A record that goes through the JVM on its way costs several times what it takes to read and write it.
+Passing each record through the JVM costs several times as much as reading and writing it.
 """
 
 import uuid
@@ -19,8 +19,8 @@ from pyspark_moldau.data_source import MoldauSource
 from pyspark_moldau.options.source_options import SourceOptions, batch_options, stream_options
 from pyspark_moldau.source.readers import BatchReader, StreamReader
 
-FOLDER: Final = "filing.folder"
-CODEC: Final = "filing.codec"
+FOLDER: Final = "target.folder"
+CODEC: Final = "target.codec"
 COLUMNS: Final = ("key", "value", "headers", "timestamp", "timestampType", "offset")
 _FILES: Final = pa.schema(
     [
@@ -32,24 +32,24 @@ _FILES: Final = pa.schema(
     ]
 )
 _FILES_DDL: Final = "partition int, path string, records bigint, first bigint, last bigint"
-_GROUP_BYTES: Final = 64 * MiB  # of rows, before they are encoded; a task holds as much
-_SELDOM_NEW: Final = (
+_GROUP_BYTES: Final = 64 * MiB  # of rows before encoding; also the memory a task needs
+_DICTIONARY_TYPES: Final = (
     "key",
     "timestampType",
     "headers.list.element.key",
-)  # these may be worth a dictionary
-_SOUGHT: Final = ("offset", "timestamp")  # by them readers pass over what they do not want
+)  # dictionary encoding is likely to pay off
+_STATISTICS_COLUMNS: Final = ("offset", "timestamp")  # min/max statistics let readers skip row groups
 
 
 @dataclass(frozen=True, slots=True)
-class Filing:
-    """Where the files go, and how they are compressed."""
+class ParquetTarget:
+    """The folder and the compression codec of the files."""
 
     folder: str
     codec: str
 
-    def filed(self, rows: Iterator[Any], partition: int) -> Iterator[pa.RecordBatch]:
-        """One row for the file, if there is anything to be written."""
+    def write_parquet(self, rows: Iterator[Any], partition: int) -> Iterator[pa.RecordBatch]:
+        """Write the rows to a file and yield one row that describes it; nothing if there are no rows."""
         path = Path(self.folder) / f"part-{uuid.uuid4().hex}.{self.codec}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         records, first, last = 0, -1, -1
@@ -66,14 +66,14 @@ class Filing:
         if not records:
             path.unlink()
             return
-        told = {"partition": partition, "path": str(path), "records": records, "first": first, "last": last}
-        yield pa.RecordBatch.from_pylist([told], schema=_FILES)
+        file = {"partition": partition, "path": str(path), "records": records, "first": first, "last": last}
+        yield pa.RecordBatch.from_pylist([file], schema=_FILES)
 
     def _settings(self) -> dict[str, Any]:
         return {
             "compression": self.codec,
-            "use_dictionary": list(_SELDOM_NEW),
-            "write_statistics": list(_SOUGHT),
+            "use_dictionary": list(_DICTIONARY_TYPES),
+            "write_statistics": list(_STATISTICS_COLUMNS),
             "column_encoding": {"offset": "DELTA_BINARY_PACKED"},
         }
 
@@ -85,7 +85,7 @@ def written_schema() -> pa.Schema:
 
 
 def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """So many of them together that they are worth a row group."""
+    """Combine batches into tables large enough for a row group."""
     some: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -99,54 +99,54 @@ def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(some)
 
 
-class FilingSource(MoldauSource):
-    """What `format("moldau")` reads, written to files; its rows are the files."""
+class ParquetSource(MoldauSource):
+    """Reads like `format("moldau")`, but writes the records to files; its rows describe the files."""
 
     @classmethod
     def name(cls) -> str:
-        return "moldau-filing"
+        return "moldau-target"
 
     def schema(self) -> str:
         return _FILES_DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
-        filing, others = self._split()
-        return FilingReader(batch_options(others), filing)
+        target, others = self._split()
+        return ParquetReader(batch_options(others), target)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
-        filing, others = self._split()
-        return FilingStreamReader(stream_options(others), filing)
+        target, others = self._split()
+        return ParquetStreamReader(stream_options(others), target)
 
-    def _split(self) -> tuple[Filing, dict[str, str]]:
+    def _split(self) -> tuple[ParquetTarget, dict[str, str]]:
         others = {name.lower(): value for name, value in self.options.items()}
-        return Filing(others.pop(FOLDER), others.pop(CODEC)), others
+        return ParquetTarget(others.pop(FOLDER), others.pop(CODEC)), others
 
 
-class FilingReader(BatchReader):
+class ParquetReader(BatchReader):
     """`spark.read`."""
 
-    def __init__(self, options: SourceOptions, filing: Filing) -> None:
+    def __init__(self, options: SourceOptions, target: ParquetTarget) -> None:
         super().__init__(options)
-        self._filing = filing
+        self._target = target
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return filed_range(super().read(partition), partition, self._filing)
+        return write_range(super().read(partition), partition, self._target)
 
 
-class FilingStreamReader(StreamReader):
+class ParquetStreamReader(StreamReader):
     """`spark.readStream`."""
 
-    def __init__(self, options: SourceOptions, filing: Filing) -> None:
+    def __init__(self, options: SourceOptions, target: ParquetTarget) -> None:
         super().__init__(options)
-        self._filing = filing
+        self._target = target
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_filing": self._filing}
+        return {**super().__getstate__(), "_target": self._target}
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return filed_range(super().read(partition), partition, self._filing)
+        return write_range(super().read(partition), partition, self._target)
 
 
-def filed_range(rows: Iterator[Any], partition: InputPartition, filing: Filing) -> Iterator[Any]:
-    """In a task. Spark makes up a partition without a range where there is none."""
-    return iter(()) if partition.value is None else filing.filed(rows, partition.value.partition)
+def write_range(rows: Iterator[Any], partition: InputPartition, target: ParquetTarget) -> Iterator[Any]:
+    """Write one input partition, in a task. Spark passes a partition without a value for an empty batch."""
+    return iter(()) if partition.value is None else target.write_parquet(rows, partition.value.partition)

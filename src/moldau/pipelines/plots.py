@@ -1,4 +1,4 @@
-"""Plots as text: SVG and HTML that need no script, no font and no other file."""
+"""Plots as self-contained SVG and HTML, without scripts or external fonts."""
 
 import html
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ _NICE: Final = (1, 2, 5, 10)
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A name and how many of something it has."""
+    """A name and a count."""
 
     name: str
     count: int
@@ -25,7 +25,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A name and how many of something it has in each step of time."""
+    """A name and a count per time step."""
 
     name: str
     counts: Sequence[int]
@@ -36,7 +36,7 @@ def text(value: str) -> str:
 
 
 def bars(times: Sequence[str], counts: Sequence[int]) -> str:
-    """Columns over time, with lines to read their height by."""
+    """Draw a bar chart over time with grid lines."""
     top = ceiling(max(counts, default=0))
     step = (WIDTH - _LEFT) / max(len(counts), 1)
     grid = "".join(_grid_line(top * part // 4, top) for part in range(5) if top * part % 4 == 0)
@@ -49,7 +49,7 @@ def bars(times: Sequence[str], counts: Sequence[int]) -> str:
 
 
 def heat(times: Sequence[str], series: Sequence[Series]) -> str:
-    """A row for each series, the darker the more; all of them by one scale."""
+    """Draw a heat map with a row per series; all rows share one scale."""
     top = max((max(each.counts, default=0) for each in series), default=0) or 1
     step = (WIDTH - _LEFT) / max(len(times), 1)
     height = _TOP + _ROW * len(series)
@@ -66,7 +66,7 @@ def heat(times: Sequence[str], series: Sequence[Series]) -> str:
 
 
 def ranking(shares: Sequence[Share], total: int, is_hot: Callable[[Share], bool] = lambda _: False) -> str:
-    """A table with a bar in each row, as long as its share beside the longest."""
+    """Draw a table with a bar in each row, scaled to the largest share."""
     if not shares:
         return "<p>None.</p>"
     top = max(max(each.count for each in shares), 1)
@@ -80,7 +80,7 @@ def ranking(shares: Sequence[Share], total: int, is_hot: Callable[[Share], bool]
 
 
 def ceiling(count: int) -> int:
-    """The next number that reads well on an axis of four steps: 4, 8, 20, 40 …"""
+    """Round up to a number whose quarters are round: 4, 8, 20, 40 …"""
     scale = 1
     while True:
         for nice in _NICE:
@@ -102,7 +102,7 @@ def _grid_line(count: int, top: int) -> str:
 
 
 def _time_labels(times: Sequence[str], step: float, y: float) -> str:
-    """A few, each below the column it belongs to: the time of day alone if all are of one day."""
+    """Draw a few time labels below their columns; without the date if all are on the same day."""
     is_one_day = len({time[:10] for time in times}) <= 1
     every = -(-len(times) // _LABELS_MAX) or 1
     return "".join(

@@ -1,4 +1,4 @@
-"""Ready-made steps from topic to topic: `aggregate` counts and sums in windows of time, `dedupe` drops repetitions."""
+"""Ready-made steps from topic to topic: `aggregate` (windowed aggregation) and `dedupe`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Any, Final
 from moldau.pipelines.fields import Field
 from moldau.pipelines.flow import SqlStep, Step, TopicSink, options_code
 from moldau.pipelines.requirements import PipelineError
-from moldau.pipelines.steps import LatenessStep, OnceByStep
+from moldau.pipelines.steps import DeduplicateStep, WatermarkStep
 
 KINDS: Final = {
     "count": "count(*)",
@@ -23,7 +23,7 @@ _MOMENT: Final = "date_format({0}, \"yyyy-MM-dd'T'HH:mm:ss.SSS'Z'\")"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What is worked out for each group and window: a count of records, or something about a field."""
+    """An aggregate function per group and window: a record count, or a function of a field."""
 
     kind: str
     field: Field | None = None
@@ -34,19 +34,19 @@ class Figure:
 
     @property
     def input(self) -> str | None:
-        """The column that it needs, in SQL."""
+        """SQL for the input column, None for a record count."""
         if self.field is None:
             return None
         return self.field.text if self.kind == "distinct" else self.field.number
 
     def formula(self, column: str) -> str:
-        """Of the column that has its input."""
+        """Return SQL for the aggregate of its input column."""
         return KINDS[self.kind].format(_quoted(column))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregate:
-    """Figures by window of time and by fields; each window once, when it is final, or whenever it `updates`."""
+    """Aggregates by time window and fields; a window is emitted once when it closes, or on each change (`updates`)."""
 
     by: Sequence[Field]
     window: str
@@ -58,17 +58,17 @@ class Aggregate:
 
     def __post_init__(self) -> None:
         names = ["start", "end", *(each.name for each in self.by), *(each.name for each in self.figures)]
-        alike = [each.lower() for each in names]  # SQL does not tell capitals from small letters
+        alike = [each.lower() for each in names]  # SQL names are case-insensitive
         twice = sorted({each for each in names if alike.count(each.lower()) > 1})
         if twice:
-            raise PipelineError(f"two columns of the result would be called {', '.join(twice)}")
+            raise PipelineError(f"two result columns would have the same name: {', '.join(twice)}")
 
     def steps(self) -> tuple[Step, ...]:
-        late = LatenessStep(self._own("time"), self.lateness)
+        late = WatermarkStep(self._own("time"), self.lateness)
         return SqlStep(self._columns()), late, SqlStep(self._groups()), self._records()
 
     def _own(self, name: str) -> str:
-        """A column of ours: with an underscore, or as many as it takes to be no field of the group."""
+        """Return an internal column name with enough leading underscores to differ from all group fields."""
         taken = {each.name.lower() for each in self.by}
         return next(each for each in (f"{'_' * more}{name}" for more in count(1)) if each.lower() not in taken)
 
@@ -86,7 +86,7 @@ class Aggregate:
         return f"{_select(columns)}\ngroup by {', '.join([window, *by])}"
 
     def _records(self) -> Step:
-        """Key: the fields of the group, so that one group stays in order; with updates, each window on its own."""
+        """Key records by the group fields, which keeps a group in order; with updates, by group and window."""
         start, end = (_MOMENT.format(f"{self._own('window')}.{each}") for each in ("start", "end"))
         group = {each.name: _quoted(each.name) for each in self.by}
         figures = {each.name: _quoted(each.name) for each in self.figures}
@@ -97,9 +97,9 @@ class Aggregate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dedupe:
-    """Each key once, as far as the lateness reaches. Records without the key are left as they are, all of them.
+    """Emits each key once within the lateness. Records without the key all pass unchanged.
 
-    Without a `time`, a repetition is known by when it is read: nothing comes too late, and nothing is lost.
+    Without `time`, the watermark follows the time of reading: no record is late, and none is lost.
     """
 
     key: Sequence[Field]
@@ -111,8 +111,8 @@ class Dedupe:
         identity = f"coalesce({self._known()}, concat('#', concat_ws('/', topic, partition, offset)))"
         return (
             SqlStep(_select(["*", f"{time} as _time", f"{identity} as _identity"])),
-            LatenessStep("_time", self.lateness),
-            OnceByStep("_identity"),
+            WatermarkStep("_time", self.lateness),
+            DeduplicateStep("_identity"),
             SqlStep("select key, value, headers, timestamp from input"),
         )
 
@@ -123,7 +123,7 @@ class Dedupe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangesSink(TopicSink):
-    """A topic that gets the groups that a batch has changed, each batch in one transaction, exactly once."""
+    """Writes the groups that a batch changed to a topic, exactly once, one transaction per batch."""
 
     def stream(self, frame: Any) -> Any:
         return frame.writeStream.outputMode("update").foreachBatch(self._take)
@@ -143,7 +143,7 @@ class ChangesSink(TopicSink):
     def _take(self, frame: Any, batch: int) -> None:
         query = frame.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         if not query:
-            raise RuntimeError("Spark does not say which query this batch belongs to.")
+            raise RuntimeError("Spark has not set the query id of this batch.")
         identity = {"txnAppId": query, "txnVersion": str(batch)}
         frame.write.format("moldau").options(**self.write_options(), **identity).mode("append").save()
 
@@ -159,7 +159,7 @@ def _json(columns: dict[str, str]) -> str:
 
 
 def _key(columns: dict[str, str]) -> str:
-    """One column as it is, several as JSON, none as null."""
+    """Return SQL for a key: one column unchanged, several as JSON, none as null."""
     if len(columns) > 1:
         return _json(columns)
     return next(iter(columns.values()), "cast(null as string)")

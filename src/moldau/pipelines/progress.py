@@ -1,4 +1,4 @@
-"""How far a pipeline is: what Spark tells after each batch, in few numbers, and as text for Prometheus."""
+"""Progress of a pipeline after each batch, also as Prometheus text."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,14 +6,14 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, Self
 
-OBSERVED_ROWS: Final = "rows"  # what a query has to observe if Spark cannot count its rows
+OBSERVED_ROWS: Final = "rows"  # metric that a query observes if Spark cannot count its rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """After a batch of a query. `lag` is what was in the topics and not yet read, for each `topic-partition`.
+    """The progress after a batch of a query. `lag` is the number of unread records for each `topic-partition`.
 
-    A pipeline of several queries has a `part` for each. `late` are rows left out because the watermark had passed them.
+    A pipeline of several queries has one `part` per query. `late` counts rows dropped behind the watermark.
     """
 
     batch: int
@@ -33,7 +33,7 @@ class Progress:
 
     @property
     def line(self) -> str:
-        """For a terminal."""
+        """One line for a terminal."""
         return (
             f"batch {self.batch} · {self.rows:,} rows · {self.rows_per_s:,.0f} rows/s · "
             f"lag {self.lag_total:,} · {self.batch_ms / 1000:.1f} s · {self.rows_total:,} in all"
@@ -49,7 +49,7 @@ class Progress:
 
 
 def together(parts: Sequence[Progress]) -> Progress:
-    """A pipeline of several queries as one: the rows of its first, the slowest reader of each partition."""
+    """Combine the queries of a pipeline: rows of the first query, the largest lag per partition."""
     lag: dict[str, int] = {}
     for part in parts:
         for place, behind in part.lag.items():
@@ -58,27 +58,27 @@ def together(parts: Sequence[Progress]) -> Progress:
     return replace(parts[0], part="", lag=lag, at_ms=at_ms)
 
 
-def progress_of(told: Mapping[str, Any], rows_before: int, late_before: int = 0, part: str = "") -> Progress:
-    """From the JSON of Spark's StreamingQueryProgress. `rows_before` were read by earlier batches."""
-    counted, late = int(told.get("numInputRows") or 0), _late(told.get("stateOperators") or ())
-    rows, rate = _observed(told, counted), told.get("processedRowsPerSecond")
+def progress_of(event: Mapping[str, Any], rows_before: int, late_before: int = 0, part: str = "") -> Progress:
+    """Parse Spark's StreamingQueryProgress. `rows_before` is the total of earlier batches."""
+    counted, late = int(event.get("numInputRows") or 0), _late(event.get("stateOperators") or ())
+    rows, rate = _observed(event, counted), event.get("processedRowsPerSecond")
     return Progress(
-        batch=int(told["batchId"]),
-        at_ms=int(datetime.fromisoformat(told["timestamp"]).timestamp() * 1000),
+        batch=int(event["batchId"]),
+        at_ms=int(datetime.fromisoformat(event["timestamp"]).timestamp() * 1000),
         rows=rows,
         rows_total=rows_before + rows,
         rows_per_s=rate * rows / max(counted, 1) if isinstance(rate, int | float) else 0.0,
-        batch_ms=int(told.get("batchDuration") or (told.get("durationMs") or {}).get("triggerExecution") or 0),
-        lag=_lag(told.get("sources") or ()),
+        batch_ms=int(event.get("batchDuration") or (event.get("durationMs") or {}).get("triggerExecution") or 0),
+        lag=_lag(event.get("sources") or ()),
         late=late,
         late_total=late_before + late,
         part=part,
     )
 
 
-def _observed(told: Mapping[str, Any], counted: int) -> int:
-    """Rows that a query knows of better than Spark, to which they are no rows."""
-    observed = (told.get("observedMetrics") or {}).get(OBSERVED_ROWS)
+def _observed(event: Mapping[str, Any], counted: int) -> int:
+    """Return the observed row count if the query has one, else Spark's count."""
+    observed = (event.get("observedMetrics") or {}).get(OBSERVED_ROWS)
     return counted if observed is None else int(observed[OBSERVED_ROWS] or 0)
 
 
@@ -97,29 +97,41 @@ def _lag(sources: Any) -> dict[str, int]:
     return lag
 
 
-def _offsets(told: Any) -> dict[str, dict[str, int]]:
-    """Spark hands offsets over as JSON in JSON, sometimes still as text."""
-    if isinstance(told, str):
+def _offsets(event: Any) -> dict[str, dict[str, int]]:
+    """Parse offsets, which Spark embeds as an object or as JSON text."""
+    if isinstance(event, str):
         try:
-            told = json.loads(told)
+            event = json.loads(event)
         except ValueError:
             return {}
-    return told if isinstance(told, dict) and all(isinstance(each, dict) for each in told.values()) else {}
+    return event if isinstance(event, dict) and all(isinstance(each, dict) for each in event.values()) else {}
 
 
 def prometheus_text(name: str, parts: Sequence[Progress], *, is_running: bool) -> str:
-    """For the textfile collector of a node exporter."""
+    """Format metrics for the textfile collector of the node exporter."""
     pipeline = f'pipeline="{_escaped(name)}"'
     each = {_labels(pipeline, part): part for part in parts}
     lines = [
-        *_metric("up", "gauge", "Whether the pipeline runs", {pipeline: int(is_running)}),
-        *_metric("batch_id", "gauge", "The last batch that was finished", {at: of.batch for at, of in each.items()}),
+        *_metric("up", "gauge", "1 while the pipeline runs, else 0", {pipeline: int(is_running)}),
+        *_metric("batch_id", "gauge", "Number of the last finished batch", {at: of.batch for at, of in each.items()}),
         *_metric("input_rows_total", "counter", "Rows read", {at: of.rows_total for at, of in each.items()}),
-        *_metric("late_rows_total", "counter", "Rows left out as late", {at: of.late_total for at, of in each.items()}),
-        *_metric("rows_per_second", "gauge", "In the last batch", {at: of.rows_per_s for at, of in each.items()}),
-        *_metric("batch_seconds", "gauge", "Of the last batch", {at: of.batch_ms / 1000 for at, of in each.items()}),
+        *_metric(
+            "late_rows_total",
+            "counter",
+            "Rows dropped behind the watermark",
+            {at: of.late_total for at, of in each.items()},
+        ),
+        *_metric(
+            "rows_per_second",
+            "gauge",
+            "Rows per second in the last batch",
+            {at: of.rows_per_s for at, of in each.items()},
+        ),
+        *_metric(
+            "batch_seconds", "gauge", "Duration of the last batch", {at: of.batch_ms / 1000 for at, of in each.items()}
+        ),
         *_metric("progress_timestamp_seconds", "gauge", "When", {at: of.at_ms / 1000 for at, of in each.items()}),
-        *_metric("lag_records", "gauge", "Records not read yet", _lag_samples(each)),
+        *_metric("lag_records", "gauge", "Records not yet read", _lag_samples(each)),
     ]
     return "\n".join(lines) + "\n"
 

@@ -1,4 +1,4 @@
-"""A job of several queries as plain PySpark: a script that needs `format("moldau")`, and nothing else of ours."""
+"""A job of several queries as a plain PySpark script that needs only `format("moldau")`."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -43,7 +43,7 @@ SETTINGS: Final = {
 def queries_script(
     name: str, flows: Sequence[tuple[Flow, str]], topics: Sequence[str], *, master: str | None, every: str | None
 ) -> str:
-    """Flows with their checkpoints. `every` so often they look for more; without it, each runs to its end in turn."""
+    """Return a script for flows and checkpoints. `every` is the trigger interval; None: run each once, in turn."""
     servers = flows[0][0].source.bootstrap_servers
     settings = options_code(SETTINGS).replace("    .option(", "    .config(")
     parts = [

@@ -1,4 +1,4 @@
-"""What Spark tells of a query while it runs, written into the pipeline's folder."""
+"""Writes the progress events of streaming queries to the pipeline's folder."""
 
 import json
 import threading
@@ -13,17 +13,17 @@ from moldau.pipelines.run_folder import RunFolder
 
 
 class _ProgressAsText(JStreamingQueryListener):
-    """What the JVM calls. Spark's own asks back for each field of a progress: hundreds of calls, 0.1 s of them."""
+    """Passes events as JSON. Spark's own listener fetches each field in a separate call to the JVM, 0.1 s per event."""
 
     def onQueryProgress(self, jevent: Any) -> None:  # noqa: N802
         self.pylistener.note(json.loads(jevent.progress().json()))
 
 
 class FolderListener(StreamingQueryListener):
-    """Hears of every query of the session, and notes those that carry the pipeline's name."""
+    """Receives events of all queries in the session and stores those of the pipeline."""
 
-    def __init__(self, folder: RunFolder, tell: Callable[[Progress], None]) -> None:
-        self._folder, self._tell = folder, tell
+    def __init__(self, folder: RunFolder, on_progress: Callable[[Progress], None]) -> None:
+        self._folder, self._on_progress = folder, on_progress
         self._parts = {each.part: each for each in folder.parts} if folder.has_checkpoint else {}
         self._order = list(self._parts)
         self._noted: dict[str, tuple[int, str]] = {}
@@ -37,7 +37,7 @@ class FolderListener(StreamingQueryListener):
         return self._jlistenerobj
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
-        """Queries are started in the order in which rows go through them."""
+        """Register the query; queries start in data-flow order."""
         part = self._part_of(event.name)
         if part is not None and part not in self._order:
             self._order.append(part)
@@ -46,41 +46,41 @@ class FolderListener(StreamingQueryListener):
         self.note(json.loads(event.progress.json))
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """Nothing has changed."""
+        """Ignore the event: there is no new progress."""
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        """Whoever waits for the query hears of it."""
+        """Ignore the event: `awaitTermination` reports the end."""
 
     def note_last(self, query: Any) -> None:
-        """Events may come after the end of the job, or not at all: what they have not told yet, in its order."""
+        """Store progress whose events have not arrived; events may be late or lost at the end of a job."""
         for each in query.recentProgress:
             self.note(json.loads(each.json))
 
     def end(self) -> None:
-        """What is told later would be written over how the pipeline ended."""
+        """Ignore later events, which would overwrite the final state."""
         with self._lock:
             self._is_over = True
 
-    def note(self, told: dict[str, Any]) -> None:
-        part = self._part_of(told.get("name"))
+    def note(self, event: dict[str, Any]) -> None:
+        part = self._part_of(event.get("name"))
         if part is None:
             return
         with self._lock:
             if self._is_over:
                 return
-            batch, at = int(told["batchId"]), str(told["timestamp"])
+            batch, at = int(event["batchId"]), str(event["timestamp"])
             if (batch, at) <= self._noted.get(part, (-1, "")):
                 return
             self._noted[part] = (batch, at)
             before = self._parts.get(part)
             rows_before, late_before = (before.rows_total, before.late_total) if before is not None else (0, 0)
-            progress = self._parts[part] = progress_of(told, rows_before, late_before, part)
+            progress = self._parts[part] = progress_of(event, rows_before, late_before, part)
             ordered = [*self._order, *(each for each in self._parts if each not in self._order)]
             self._folder.note_progress(*(self._parts[each] for each in ordered if each in self._parts))
-            self._tell(progress)
+            self._on_progress(progress)
 
     def _part_of(self, query: str | None) -> str | None:
-        """What a query is called beside the pipeline's name; None if it is not the pipeline's."""
+        """Return the suffix of the query's name after the pipeline's name; None for a foreign query."""
         name = self._folder.name
         if query == name:
             return ""

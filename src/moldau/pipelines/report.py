@@ -1,4 +1,4 @@
-"""The activity report: one HTML file with its plots inside, that needs nothing else and asks nobody."""
+"""The activity report: a self-contained HTML file with inline plots."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Final
 from moldau.pipelines.plots import Series, Share, bars, heat, ranking, text
 
 HOT_SHARE: Final = 0.05  # of all records: a key above it can make a partition hot
-SKEWED: Final = 1.5  # the largest partition beside the mean of all
+SKEWED: Final = 1.5  # ratio of the largest partition to the mean
 ROWS_MAX: Final = 64
 LIVE_RELOAD_S: Final = 30
 _STYLE: Final = """
@@ -33,7 +33,7 @@ fill:var(--quiet)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """All figures of a report. Lists are in the order in which they are shown; times are in UTC."""
+    """All figures of a report. Lists are in display order; times are in UTC."""
 
     title: str
     made_at: str
@@ -50,7 +50,7 @@ class Report:
     session_lengths: Sequence[Share]
     keys: Sequence[Share]
     dead_letters: Sequence[Share]
-    refused: int  # dead letters in all
+    dead_letter_count: int  # in total
     late: int = 0
     is_live: bool = False
 
@@ -64,12 +64,12 @@ class Report:
 
     @property
     def hot_keys(self) -> list[Share]:
-        """Keys with so large a part of all records that the partition they are in stands out."""
+        """Keys whose share of all records is large enough to skew their partition."""
         return [each for each in self.keys if self._is_hot(each)]
 
     @property
     def skew(self) -> float:
-        """The largest partition beside the mean: 1 is even."""
+        """Ratio of the largest partition to the mean; 1 is even."""
         counts = [each.count for each in self.partitions]
         return max(counts) * len(counts) / sum(counts) if sum(counts) else 1.0
 
@@ -92,7 +92,7 @@ def report_html(report: Report) -> str:
             _section("Keys with the most records", _hot_keys(report)),
             _section("Lengths of sessions", ranking(report.session_lengths, report.sessions)),
         ),
-        _section("Dead letters, by reason", ranking(report.dead_letters, report.refused)),
+        _section("Dead letters, by reason", ranking(report.dead_letters, report.dead_letter_count)),
     ]
     reload = f'<meta http-equiv="refresh" content="{LIVE_RELOAD_S}">' if report.is_live else ""
     head = f'<meta charset="utf-8">{reload}<meta name="viewport" content="width=device-width">'
@@ -102,8 +102,8 @@ def report_html(report: Report) -> str:
 
 def _when(report: Report) -> str:
     span = f"{text(report.first)} to {text(report.last)} UTC; " if report.events else ""
-    live = "; the pipeline runs, and this page loads itself again" if report.is_live else ""
-    return f"{span}made {text(report.made_at)} UTC{live}"
+    live = "; the pipeline is running, and this page reloads itself" if report.is_live else ""
+    return f"{span}generated {text(report.made_at)} UTC{live}"
 
 
 def _figures(report: Report) -> str:
@@ -111,8 +111,8 @@ def _figures(report: Report) -> str:
         "events": report.events,
         "users": report.users,
         "sessions": report.sessions,
-        "dead letters": report.refused,
-        "too late, left out": report.late,
+        "dead letters": report.dead_letter_count,
+        "dropped as late": report.late,
     }
     return '<div class="figures">' + "".join(f"<div><b>{n:,}</b>{name}</div>" for name, n in figures.items()) + "</div>"
 
@@ -137,7 +137,7 @@ def _hot_keys(report: Report) -> str:
     hot = report.hot_keys
     if hot:
         names = ", ".join(text(each.name) for each in hot)
-        said = f'<p class="warn">More than {HOT_SHARE:.0%} of all records: {names}. Salt such keys, or spread them.</p>'
+        said = f'<p class="warn">More than {HOT_SHARE:.0%} of all records: {names}. Salt such keys to spread them.</p>'
     else:
         said = f"<p>No key has more than {HOT_SHARE:.0%} of all records.</p>"
     return said + ranking(report.keys, report.events, lambda each: each in hot)

@@ -1,4 +1,4 @@
-"""The figures of the activity report, from the lake and from the dead letters: a batch job."""
+"""Computes the activity report from the lake and the dead letters, as a batch job."""
 
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -34,14 +34,14 @@ _FACTS: Final = (
 
 
 def make_report(spark: Any, activity: Activity, made_at: str, *, late: int = 0, is_live: bool = False) -> Report:
-    make_directory(spark, activity.lake)  # before the first event there is none
+    make_directory(spark, activity.lake)  # missing until the first event
     events = spark.read.schema(_SCHEMA).parquet(activity.lake)
     facts = _sql(events, _FACTS).first()
     first_s, last_s = facts["first"] or 0, facts["last"] or 0
     step_s = step_of(last_s - first_s)
     starts = range(first_s // step_s * step_s, last_s + 1, step_s)
     lengths = _session_lengths(SqlStep(sessions(activity.pause)).apply(events))
-    letters, refused = _dead_letters(spark, activity)
+    letters, dead_letter_count = _dead_letters(spark, activity)
     return Report(
         title=f"Activity of {activity.topic}",
         made_at=made_at,
@@ -58,14 +58,14 @@ def make_report(spark: Any, activity: Activity, made_at: str, *, late: int = 0, 
         session_lengths=lengths,
         keys=_shares(events, f"{_by('user')} limit {_TOP}"),
         dead_letters=letters,
-        refused=refused,
+        dead_letter_count=dead_letter_count,
         late=late,
         is_live=is_live,
     )
 
 
 def step_of(span_s: int) -> int:
-    """So long that not too many of them make the whole, and a length that people think in."""
+    """Return a round step length that divides the span into at most _STEPS_MAX steps."""
     for nice_s in _NICE_S:
         if span_s < nice_s * _STEPS_MAX:
             return nice_s
@@ -95,7 +95,7 @@ def _by(column: str) -> str:
 
 
 def _by_partition(events: Any, starts: range) -> list[Series]:
-    """Steps in which nothing happened are there too: time goes on evenly."""
+    """Count events per partition and step; steps without events are included as 0."""
     step = f"cast(floor((unix_seconds(at) - {starts.start}) / {starts.step}) as int)"
     rows = _sql(events, f"select partition, {step} as step, count(*) as count from input group by 1, 2").collect()
     counts = {row["partition"]: [0] * len(starts) for row in rows}
@@ -112,7 +112,7 @@ def _session_lengths(frame: Any) -> list[Share]:
 
 
 def _dead_letters(spark: Any, activity: Activity) -> tuple[list[Share], int]:
-    """The most frequent reasons, and how many letters there are in all."""
+    """Return the most frequent reasons and the total number of dead letters."""
     options = {
         "kafka.bootstrap.servers": activity.bootstrap_servers,
         "subscribe": f"{activity.out}.dead-letters",
@@ -121,7 +121,7 @@ def _dead_letters(spark: Any, activity: Activity) -> tuple[list[Share], int]:
         **activity.options,
     }
     letters = spark.read.format(FORMAT).options(**options).load()
-    # Null where others have put something there: an index that is not there would be an error.
+    # `get` returns null for a record without the header, where an index would fail.
     reason = "cast(get(filter(headers, each -> each.key = 'moldau.reason'), 0).value as string)"
     found = _shares(letters, f"{_by(reason)} limit {_REASONS_MAX}")
     return found[:_TOP], sum(each.count for each in found)

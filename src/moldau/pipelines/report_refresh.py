@@ -1,4 +1,4 @@
-"""The report's file: written in one step, and again while a pipeline runs, seldom enough not to slow it down."""
+"""Writes the report file atomically, and refreshes it while a pipeline runs."""
 
 import logging
 import os
@@ -13,11 +13,11 @@ from moldau.pipelines.report import Report, report_html
 log = logging.getLogger("moldau.pipelines")
 
 REPORT_EVERY_S: Final = 60.0
-_REST: Final = 9  # so many times as long as it took: at most a tenth of the time goes into reports
+_REST: Final = 9  # pause after a report, in multiples of its duration: reports take at most a tenth of the time
 
 
 def write_report(place: Path, report: Report) -> None:
-    """Whoever reads it meanwhile finds the old one."""
+    """Replace the report file atomically."""
     place.parent.mkdir(parents=True, exist_ok=True)
     draft = place.with_name(f"{place.name}.{os.getpid()}.new")
     draft.write_text(report_html(report))
@@ -25,7 +25,7 @@ def write_report(place: Path, report: Report) -> None:
 
 
 class Refresh:
-    """Calls from time to time. A failure is not the pipeline's: it is logged, and the next may go better."""
+    """Calls a function periodically. Failures are logged and do not stop the pipeline."""
 
     def __init__(
         self, write: Callable[[Any], None], every_s: float, clock: Callable[[], float] = time.monotonic
@@ -40,6 +40,6 @@ class Refresh:
         try:
             self._write(spark)
         except Exception as error:
-            log.warning("the report could not be refreshed: %s", short_reason(str(error)))
+            log.warning("report not refreshed, retrying later: %s", short_reason(str(error)))
         ended_s = self._clock()
         self._next_s = ended_s + max(self._every_s, _REST * (ended_s - begun_s))

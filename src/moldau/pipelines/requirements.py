@@ -1,4 +1,4 @@
-"""What a pipeline needs beside the broker, and the sentence that is said when it is missing."""
+"""The optional packages that pipelines need, and the error if one is missing."""
 
 import importlib.util
 from typing import Final
@@ -7,7 +7,7 @@ NEEDED: Final = ("pyspark", "pyarrow", "pandas", "numpy", "confluent_kafka")
 
 
 class PipelineError(Exception):
-    """Something about a pipeline that the user can put right; the message says what and how."""
+    """An error that the user can fix; the message says how."""
 
 
 def require_spark() -> None:

@@ -1,6 +1,6 @@
-"""A query that is started again when Spark did not wait long enough for one of its Python processes.
+"""Restarts a query if one of its Python workers exceeded Spark's start timeout.
 
-Spark gives each of them ten seconds to start, whatever the machine is doing. The checkpoint makes it the same query.
+Spark's timeout is fixed at ten seconds, however loaded the machine is. The checkpoint keeps the query's identity.
 """
 
 import logging
@@ -11,16 +11,16 @@ from typing import Any, Final
 log = logging.getLogger("moldau.pipelines")
 
 STARTS_MAX: Final = 5
-_IMPATIENCE: Final = ("Python worker failed to connect back", "Timed out while waiting for the Python worker")
+_WORKER_TIMEOUTS: Final = ("Python worker failed to connect back", "Timed out while waiting for the Python worker")
 _BEGUN_S_MAX: Final = 60.0
 _LOOK_S: Final = 0.05
 
 
-def is_impatience(error: Exception) -> bool:
-    return any(each in str(error) for each in _IMPATIENCE)
+def is_worker_timeout(error: Exception) -> bool:
+    return any(each in str(error) for each in _WORKER_TIMEOUTS)
 
 
-class PersistentQuery:
+class RestartingQuery:
     """As much of a StreamingQuery as is used here."""
 
     def __init__(self, start: Callable[[], Any]) -> None:
@@ -32,19 +32,19 @@ class PersistentQuery:
         try:
             return bool(self._query.awaitTermination(seconds))
         except Exception as error:
-            if not self._starts_left or not is_impatience(error):
+            if not self._starts_left or not is_worker_timeout(error):
                 raise
             self._starts_left -= 1
-            log.warning("A Python process of Spark's did not start in time; the query is started again.")
+            log.warning("Python worker did not start within Spark's timeout, restarting the query")
             self._query = self._start()
             return False
 
-    def until_begun(self) -> None:
-        """Until its sources are there, or it has failed: one after the other, queries have more of the machine."""
+    def wait_until_started(self) -> None:
+        """Wait until the sources are running or the query has failed; starting queries one by one limits the load."""
         deadline_s = time.monotonic() + _BEGUN_S_MAX
         while self._query.isActive and self._query.status["message"].startswith("Initializing"):
             if time.monotonic() > deadline_s:
-                return  # whoever awaits it will hear why
+                return  # awaitTermination raises the error
             time.sleep(_LOOK_S)
 
     def stop(self) -> None:

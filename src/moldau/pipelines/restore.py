@@ -1,11 +1,11 @@
-"""`restore`: the records of an archive back in a topic, up to a moment: same partitions, same order, same contents.
+"""`restore`: writes an archive back to a topic, up to a point in time: same partitions, order and contents.
 
-A chunk is one transaction, and what is written says how far it came: a restore that was broken off goes on, with the
-chunks that it had. The new offsets differ from the old ones, because gaps close and transactions take offsets of their
-own: hence the map.
+Each chunk is one transaction, whose id and version record the progress: an interrupted restore resumes with the same
+chunks. The new offsets differ from the old ones, because gaps close and transaction markers take
+offsets; the offset map translates them.
 
-<folder>/restore.json         what is restored, and which chunk is the next
-<folder>/restore-chunks.json  the chunks, cut once
+<folder>/restore.json         the request and the number of the next chunk
+<folder>/restore-chunks.json  the chunks, computed once
 """
 
 import json
@@ -37,15 +37,15 @@ from moldau.pipelines.offset_maps import (
 from moldau.pipelines.requirements import PipelineError
 
 ROWS_PER_CHUNK: Final = 500_000
-MEMORY: Final = "restore.json"
+PROGRESS: Final = "restore.json"
 CHUNKS: Final = "restore-chunks.json"
-# As large as librdkafka lets a row be: whether one is too large is for the topic to say, whose settings come back too.
+# librdkafka's maximum: the topic's own max.message.bytes, which is restored too, decides what is too large.
 _ROW_BYTES_MAX: Final = 1_000_000_000
-# While records come back, nothing may remove them, change their times, or find them too old.
+# Settings that could delete restored records, change their timestamps, or reject them are applied at the end.
 _LATER: Final = (
     "cleanup.policy",
     "message.timestamp.before.max.ms",
-    "message.timestamp.difference.max.ms",  # as Kafka called it before 4.0
+    "message.timestamp.difference.max.ms",  # its name before Kafka 4.0
     "message.timestamp.type",
 )
 _HELD_BACK: Final = frozenset((*_LATER, "retention.bytes", "retention.ms"))
@@ -56,20 +56,20 @@ _CONTENT: Final = (
 )
 
 
-def unheard(line: str) -> None:
-    """Nobody looks."""
+def ignore_status(line: str) -> None:
+    """Discard a status line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """Where to end: at a time, at offsets by partition, at one offset for all, or (all None) at the archive's end."""
+    """The end of a restore: a time, offsets by partition, one offset for all, or (all None) the archive's end."""
 
     time_ms: int | None = None
     offset: int | None = None
     offsets: Mapping[int, int] | None = None
 
     def condition(self) -> str:
-        """For a row to be left out, and all that follow it in its partition."""
+        """SQL for the first row to exclude; all later rows of its partition are excluded too."""
         if self.time_ms is not None:
             return f"unix_millis(timestamp) >= {self.time_ms}"
         if self.offset is not None:
@@ -82,7 +82,7 @@ class Until:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What came of it. `differences` is None if nobody asked for a comparison."""
+    """The result. `differences` is None if verification was not requested."""
 
     topic: str
     rows: int
@@ -94,9 +94,9 @@ class Restored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restore:
-    """The job. `groups` names those whose offsets move with the records; ("all",) means all readers that are known.
+    """The job. `groups` names the groups whose offsets are translated; ("all",) means all known readers.
 
-    `options` are for source and sink: how their clients reach the cluster.
+    `options` are client options for source and sink.
     """
 
     root: str
@@ -110,13 +110,13 @@ class Restore:
     is_verified: bool = False
     rows_per_chunk: int = ROWS_PER_CHUNK
     replication_factor: int = -1
-    tell: Callable[[str], None] = unheard
+    on_status: Callable[[str], None] = ignore_status
 
     def run(self, spark: Any) -> Restored:
         archived = self._archived(spark)
         found = self._wanted(spark)
         memory = self._prepare(archived, found)
-        # An archive may grow between two tries; what is restored was settled by the first.
+        # The archive may grow between attempts; the first attempt fixes the range.
         extents = {int(partition): (start, end) for partition, (start, end) in memory["extents"].items()}
         wanted = found.where(_within(extents))
         chunks = self._chunks(memory["writer"]) or []
@@ -124,20 +124,20 @@ class Restore:
             self._write(wanted, chunks[number], memory["writer"], number)
             memory["next"] = number + 1
             self._remember(memory)
-            self.tell(f"{number + 1} of {len(chunks)} parts are back")
+            self.on_status(f"{number + 1} of {len(chunks)} chunks restored")
         return self._finish(spark, wanted, archived)
 
     def _archived(self, spark: Any) -> ArchivedTopic:
         text = read_text(spark, f"{self.root}/{TOPIC_FILE}")
         if text is None:
-            raise PipelineError(f"{self.root} is no archive: it has no {TOPIC_FILE}")
+            raise PipelineError(f"{self.root} is not an archive: {TOPIC_FILE} is missing")
         archived = ArchivedTopic.of_text(text)
-        # What is noted of the topic may be a minute older than the records, and partitions may have come since.
+        # The metadata may be a minute older than the records, and partitions may have been added since.
         last = records_of(spark, self.root).agg({"partition": "max"}).first()[0]
         return replace(archived, partitions=max(archived.partitions, 0 if last is None else last + 1))
 
     def _wanted(self, spark: Any) -> Any:
-        """The records of each partition before the first that is too late."""
+        """Return the records of each partition before its first excluded one."""
         records = records_of(spark, self.root)
         cuts = records.where(self.until.condition()).groupBy("partition").agg({"offset": "min"}).collect()
         for row in cuts:
@@ -146,13 +146,13 @@ class Restore:
         return records
 
     def _prepare(self, archived: ArchivedTopic, wanted: Any) -> dict[str, Any]:
-        """The topic, and how far an earlier try has come with it."""
-        path = self.folder / MEMORY
+        """Create the topic, or return the progress of an earlier attempt."""
+        path = self.folder / PROGRESS
         memory = json.loads(path.read_text()) if path.exists() else None
-        asked = {"archive": self.root, "topic": self.topic, "until": repr(self.until), "rows": self.rows_per_chunk}
+        request = {"archive": self.root, "topic": self.topic, "until": repr(self.until), "rows": self.rows_per_chunk}
         with self.connect() as client:
             there = _topic_id(client, self.topic)
-            is_ours = memory is not None and memory["asked"] == asked and memory["topic_id"] == there
+            is_ours = memory is not None and memory["asked"] == request and memory["topic_id"] == there
             if memory is not None and is_ours and self._chunks(memory["writer"]) is not None:
                 return dict(memory)
             if there is not None:
@@ -161,12 +161,12 @@ class Restore:
         writer, buckets = f"restore-{uuid.uuid4().hex}", buckets_of(wanted, self.rows_per_chunk // archived.partitions)
         self._keep_chunks(writer, chunks_of(buckets, self.rows_per_chunk))
         extents = extents_of(buckets)
-        memory = {"asked": asked, "topic_id": created, "writer": writer, "extents": extents, "next": 0}
+        memory = {"asked": request, "topic_id": created, "writer": writer, "extents": extents, "next": 0}
         self._remember(memory)
         return memory
 
     def create(self, client: BlockingClient, archived: ArchivedTopic) -> str:
-        """The topic, with the settings under which its records come back; its id."""
+        """Create the topic with settings that keep all records during the restore; return its id."""
         configs = {name: value for name, value in archived.configs.items() if name not in _HELD_BACK}
         client.create_topic(
             self.topic,
@@ -177,7 +177,7 @@ class Restore:
         return client.describe_topic(self.topic).topic_id.hex()
 
     def _chunks(self, writer: str) -> list[Chunk] | None:
-        """As they were cut when the writer began. There may be many: they are not written again with each of them."""
+        """Read the chunks of the first attempt. There may be many, so they have a file of their own."""
         path = self.folder / CHUNKS
         kept = json.loads(path.read_text()) if path.exists() else {}
         if kept.get("writer") != writer:
@@ -189,18 +189,18 @@ class Restore:
         (self.folder / CHUNKS).write_text(json.dumps(shape))
 
     def _remember(self, memory: Mapping[str, Any]) -> None:
-        fresh = self.folder / f"{MEMORY}.new"
+        fresh = self.folder / f"{PROGRESS}.new"
         fresh.write_text(json.dumps(memory))
-        fresh.replace(self.folder / MEMORY)
+        fresh.replace(self.folder / PROGRESS)
 
     def _write(self, wanted: Any, chunk: Chunk, writer: str, number: int) -> None:
-        """One transaction. All rows of a partition are in one task, in order, and tasks are published in order."""
+        """Write one chunk. All rows of a partition are in one task, in order, and tasks are published in order."""
         rows = wanted.where(_within(chunk.ranges)).repartition("partition").sortWithinPartitions("partition", "offset")
         chosen = rows.select("key", "value", "headers", "timestamp", "partition")
         chosen.write.format(FORMAT).options(**self.write_options(writer, number)).mode("append").save()
 
     def write_options(self, writer: str, number: int) -> dict[str, str]:
-        """Of one transaction."""
+        """Return the sink options of one transaction."""
         return {
             "kafka.max.request.size": str(_ROW_BYTES_MAX),
             **self.options,
@@ -226,7 +226,7 @@ class Restore:
         with self.connect() as client:
             groups = self.move_groups(client, archived, moved)
             notes = self.settle(client, archived)
-        (self.folder / MEMORY).unlink(missing_ok=True)
+        (self.folder / PROGRESS).unlink(missing_ok=True)
         (self.folder / CHUNKS).unlink(missing_ok=True)
         return Restored(topic=self.topic, rows=rows, map=moved, differences=found, groups=groups, notes=notes)
 
@@ -245,7 +245,7 @@ class Restore:
     def move_groups(
         self, client: BlockingClient, archived: ArchivedTopic, moved: OffsetMap
     ) -> dict[str, dict[str, int]]:
-        """From where the groups are now if the old topic is still there, else from where the archive saw them."""
+        """Translate the current offsets if the old topic exists, else those stored in the archive."""
         if not self.groups:
             return {}
         is_elsewhere = archived.topic != self.topic and _topic_id(client, archived.topic) == archived.topic_id
@@ -254,7 +254,9 @@ class Restore:
         chosen = readers if self.groups == ("all",) else list(self.groups)
         unknown = [group for group in chosen if group not in known]
         if unknown:
-            raise PipelineError(f"no offsets of {', '.join(unknown)} are known; there are {', '.join(known) or 'none'}")
+            raise PipelineError(
+                f"no offsets stored for {', '.join(unknown)}; groups with offsets: {', '.join(known) or 'none'}"
+            )
         result: dict[str, dict[str, int]] = {}
         busy: list[str] = []
         for group in chosen:
@@ -263,18 +265,18 @@ class Restore:
             places = {TopicPartition(self.topic, each): offset for each, offset in fresh.items()}
             try:
                 client.run(Groups(client.asynchronous).commit(group, places))
-            except UnknownMemberId:  # so a coordinator says that others are members, and we are not
+            except UnknownMemberId:  # the coordinator's error while the group has live members
                 busy.append(group)
             result[group] = {str(each): offset for each, offset in fresh.items()}
         if busy:
             raise PipelineError(
-                f"the records are back in {self.topic}, but the offsets of {', '.join(busy)} cannot be moved while "
-                "they have live members: stop those, and run the same restore again, which then does the rest"
+                f"the records are restored to {self.topic}, but the offsets of {', '.join(busy)} cannot be set while "
+                "the groups have live members: stop them and run the same restore again to finish"
             )
         return result
 
     def settle(self, client: BlockingClient, archived: ArchivedTopic) -> list[str]:
-        """The settings that had to wait. Retention stays off: by their old times, the records might go at once."""
+        """Apply the deferred settings, except retention: records with old timestamps would be deleted at once."""
         later = {name: archived.configs[name] for name in _LATER if name in archived.configs}
         if later:
             client.alter_configs(Resource(ResourceKind.TOPIC, self.topic), later)
@@ -295,12 +297,12 @@ def ends_of(client: BlockingClient, topic: str) -> dict[int, int]:
     answers = client.list_offsets(dict.fromkeys(places, LATEST), isolation=Isolation.READ_COMMITTED)
     for answer in answers.values():
         if answer.error is not None:
-            raise answer.error  # an end that nobody tells is no offset for a group to go on from
+            raise answer.error  # without the end offset, group offsets cannot be translated
     return {place.partition: answer.offset for place, answer in answers.items()}
 
 
 def buckets_of(records: Any, rows_max: int) -> list[Bucket]:
-    """Cut by offsets that are easy to tell, into buckets of at most so many records; none that is empty."""
+    """Cut records at multiples of `rows_max` offsets into non-empty buckets."""
     from pyspark.sql.functions import expr
 
     found = (
@@ -312,7 +314,7 @@ def buckets_of(records: Any, rows_max: int) -> list[Bucket]:
 
 
 def _within(ranges: Mapping[int, tuple[int, int]]) -> str:
-    """A condition: the offset is in the range of its partition."""
+    """Return a SQL condition: the offset is in the range of its partition."""
     parts = [
         f"(partition = {partition} and offset >= {start} and offset < {end})"
         for partition, (start, end) in ranges.items()
@@ -341,7 +343,7 @@ def _sums(numbered: Any) -> dict[int, Sum]:
 
 
 def _pieces(old: Any, new: Any) -> list[Piece]:
-    """Neighbours that moved by the same distance are one piece; only where pieces begin comes to the driver."""
+    """Find the ranges that moved by a constant distance; only these are collected on the driver."""
     from pyspark.sql.functions import expr
 
     moves = (

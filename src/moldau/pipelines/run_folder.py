@@ -1,11 +1,11 @@
-"""A folder for each pipeline: how it is doing can be read there, and there it is told to stop. No daemon is needed.
+"""The folder of a pipeline: its lock, state and progress. Other processes read it, so no daemon is needed.
 
-<root>/<name>/lock           held by the process that runs the pipeline, and so let go of however that ends; its id
-<root>/<name>/run.json       what runs or ran, its process, how it ended
-<root>/<name>/progress.json  after the last batch, as a whole and of each query
+<root>/<name>/lock           locked by the running process, released however it ends; contains its pid
+<root>/<name>/run.json       the current or last run: job, pid, final state
+<root>/<name>/progress.json  progress after the last batch, in total and per query
 <root>/<name>/metrics.prom   the same for Prometheus
-<root>/<name>/error.txt      why the last run failed, if it did
-<root>/<name>/checkpoint/    Spark's own: where the next run goes on
+<root>/<name>/error.txt      the error of the last run, if it failed
+<root>/<name>/checkpoint/    Spark's checkpoint, from which the next run resumes
 """
 
 import fcntl
@@ -30,7 +30,7 @@ _LOOK_S: Final = 0.1
 
 
 class State(Enum):
-    """How a pipeline is doing. `DIED`: its process ended without a word."""
+    """The state of a pipeline. `DIED`: its process ended without recording a final state."""
 
     RUNNING = "running"
     DONE = "done"
@@ -42,7 +42,7 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run. `identity` says what the checkpoint belongs to: another job may not go on with it."""
+    """One run. `identity` describes the job that owns the checkpoint; another job must not resume from it."""
 
     job: str
     identity: Mapping[str, Any]
@@ -69,11 +69,13 @@ def default_root() -> Path:
 
 
 class RunFolder:
-    """The folder of one pipeline, as the process that runs it and everybody else sees it."""
+    """The folder of one pipeline, used by its own process and by observers."""
 
     def __init__(self, root: Path, name: str) -> None:
         if not _NAME.fullmatch(name):
-            raise PipelineError(f"{name!r} is no name for a pipeline: letters, digits, dot, dash and underscore")
+            raise PipelineError(
+                f"{name!r} is not a valid pipeline name: use letters, digits, dots, dashes and underscores"
+            )
         self.name, self.path = name, root.absolute() / name
         self.checkpoint = self.path / "checkpoint"
 
@@ -89,7 +91,7 @@ class RunFolder:
 
     @property
     def parts(self) -> list[Progress]:
-        """The progress of each query, in the order in which rows go through them."""
+        """The progress of each query, in data-flow order."""
         return [Progress.of_shape(each) for each in (self._read("progress.json") or {}).get("parts", ())]
 
     @property
@@ -100,18 +102,18 @@ class RunFolder:
     @property
     def state(self) -> State:
         before = self.run
-        if self.is_held:
+        if self.is_locked:
             return State.NEW if before is None else State.RUNNING
-        run = self.run  # once more: it may have ended, and said how, since we looked
+        run = self.run  # read again: it may have recorded its end since the first read
         if run is None:
             return State.NEW
         if run == before and run.state is State.RUNNING:
             return State.DIED
-        return run.state  # of one that has just begun, perhaps
+        return run.state  # possibly of a run that has just started
 
     @property
-    def is_held(self) -> bool:
-        """Whether a process runs the pipeline now."""
+    def is_locked(self) -> bool:
+        """Whether a process currently runs the pipeline."""
         try:
             with (self.path / "lock").open("rb") as lock:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -122,15 +124,15 @@ class RunFolder:
         return False
 
     @contextmanager
-    def held(self, run: Run) -> Iterator[None]:
-        """While the pipeline runs here; how it ended is written down, whatever happens."""
+    def locked(self, run: Run) -> Iterator[None]:
+        """Hold the lock while the pipeline runs in this process, and record its final state."""
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / "lock").open("ab") as lock:
             self._take(lock)
             self._check_identity(run)
             (self.path / "error.txt").unlink(missing_ok=True)
             self._write("run.json", run.shape())
-            self._write_metrics(is_running=True)  # not only with its first batch, which may be long in coming
+            self._write_metrics(is_running=True)  # before the first batch, which may take long
             try:
                 yield
             except BaseException as error:
@@ -146,19 +148,19 @@ class RunFolder:
         self._write_text("error.txt", reason.rstrip() + "\n")
 
     def stop(self, seconds_max: float) -> bool:
-        """Ask the process to end and wait until it has. False if it does not run."""
+        """Signal the process and wait for its end. False if the pipeline is not running."""
         deadline = time.monotonic() + seconds_max
-        asked: int | None = None
-        while self.is_held:
-            # Who holds it may just have begun, and not said so yet; `run.json` is of another process until then.
+        signalled: int | None = None
+        while self.is_locked:
+            # The holder may have just started: until it writes `run.json`, the file is of an earlier process.
             holder = self._holder
-            if holder is not None and holder != asked:
+            if holder is not None and holder != signalled:
                 self._ask_to_end(holder)
-                asked = holder
+                signalled = holder
             if time.monotonic() > deadline:
-                raise PipelineError(f"{self.name} (process {holder}) has not stopped within {seconds_max:g} s")
+                raise PipelineError(f"{self.name} (process {holder}) did not stop within {seconds_max:g} s")
             time.sleep(_LOOK_S)
-        return asked is not None
+        return signalled is not None
 
     @property
     def _holder(self) -> int | None:
@@ -169,12 +171,12 @@ class RunFolder:
         try:
             os.kill(pid, signal.SIGTERM)
         except ProcessLookupError:
-            pass  # it has ended since we looked
+            pass  # the process has ended in the meantime
         except PermissionError:
             raise PipelineError(f"{self.name} runs as process {pid}, which belongs to another user") from None
 
     def _take(self, lock: Any) -> None:
-        deadline = time.monotonic() + 1  # somebody may just be looking whether it is held
+        deadline = time.monotonic() + 1  # an observer may hold the lock for a moment to test it
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -187,7 +189,7 @@ class RunFolder:
                     run = self.run
                     said = f" as process {run.pid}" if run else ""
                     raise PipelineError(
-                        f"pipeline {self.name} runs already{said}; see: moldau pipeline status {self.name}"
+                        f"pipeline {self.name} is already running{said}; see: moldau pipeline status {self.name}"
                     ) from None
                 time.sleep(_LOOK_S / 10)
 
@@ -203,7 +205,7 @@ class RunFolder:
 
     @property
     def has_checkpoint(self) -> bool:
-        """One of the pipeline, or those of its parts."""
+        """Whether the pipeline or one of its queries has a checkpoint."""
         return (self.checkpoint / "metadata").exists() or any(self.checkpoint.glob("*/metadata"))
 
     def _end(self, state: State) -> None:
@@ -228,19 +230,19 @@ class RunFolder:
         self._write_text(name, json.dumps(shape, indent=2) + "\n")
 
     def _write_text(self, name: str, text: str) -> None:
-        """In one step: others read at any moment."""
+        """Replace a file atomically, because observers may read it at any time."""
         fresh = self.path / f"{name}.{os.getpid()}.new"
         fresh.write_text(text)
         os.replace(fresh, self.path / name)
 
 
 def _described(run: Run) -> str:
-    told = ", ".join(f"{name} {value}" for name, value in run.identity.items())
-    return f"{run.job} ({told})" if told else run.job
+    values = ", ".join(f"{name} {value}" for name, value in run.identity.items())
+    return f"{run.job} ({values})" if values else run.job
 
 
 def all_folders(root: Path) -> list[RunFolder]:
-    """Those that have run, by name."""
+    """Return the folders of all pipelines that have run, by name."""
     if not root.is_dir():
         return []
     names = sorted(each.name for each in root.iterdir() if (each / "run.json").exists())
@@ -248,5 +250,5 @@ def all_folders(root: Path) -> list[RunFolder]:
 
 
 def new_run(job: str, identity: Mapping[str, Any], master: str) -> Run:
-    """A run of this process, beginning now."""
+    """Return a run of this process that starts now."""
     return Run(job=job, identity=identity, master=master, pid=os.getpid(), started_ms=int(time.time() * 1000))

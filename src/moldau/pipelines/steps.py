@@ -1,4 +1,4 @@
-"""Steps that look at the time of rows: how late a row may come, and each row once."""
+"""Steps based on event time: watermarks and deduplication."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,8 +7,8 @@ from moldau.pipelines.flow import SqlStep
 
 
 @dataclass(frozen=True, slots=True)
-class LatenessStep:
-    """How much later than the latest time seen so far a row may be; in a bounded job, none is late."""
+class WatermarkStep:
+    """Sets a watermark; bounded jobs have none."""
 
     column: str
     lateness: str
@@ -21,8 +21,8 @@ class LatenessStep:
 
 
 @dataclass(frozen=True, slots=True)
-class OnceByStep:
-    """Each value of a column once, as far as the lateness reaches; in a bounded job, the first of each."""
+class DeduplicateStep:
+    """Deduplicates by a column within the watermark; in a bounded job, over all rows."""
 
     column: str
 

@@ -1,4 +1,4 @@
-"""A query over topics that goes on: what comes of each batch is shown, until somebody says stop."""
+"""A continuous SQL query over topics that displays the rows of each batch until it is stopped."""
 
 import re
 import tempfile
@@ -15,33 +15,33 @@ from moldau.pipelines.timestamps import portable, with_zones
 
 QUERY_NAME: Final = "moldau-sql"
 ROWS_PER_BATCH: Final = 10_000  # of each topic
-ROWS_AT_ONCE: Final = 10_000  # in memory; a batch may have many more than it has read
-TABLE_ROWS_MAX: Final = 10_000  # of a whole answer that is shown again and again
+ROWS_AT_ONCE: Final = 10_000  # in memory; a join may produce more rows than it reads
+TABLE_ROWS_MAX: Final = 10_000  # of a complete result, displayed after each batch
 _LOOK_S: Final = 0.2
-# Spark's own words, and ours for those that a query is most likely to meet.
+# Spark's error messages and hints for the most frequent ones.
 _HINTS: Final = {
     re.compile("(?i)sorting is not supported|sort.*not supported"): (
-        "a stream has no end, so that its rows cannot be sorted; leave out the order, or aggregate"
+        "a stream cannot be sorted because it has no end; remove ORDER BY, or aggregate"
     ),
     re.compile("(?i)NON_TIME_WINDOW|window function is not supported"): (
-        "functions over (…) need rows that are still to come; group by window(_timestamp, '1 minute') does not"
+        "functions over (…) are not supported on a stream; group by window(_timestamp, '1 minute') instead"
     ),
     re.compile("(?i)multiple streaming aggregations|multiple stateful operator|possible 'correctness' issue"): (
-        "only one aggregation can be streamed where nothing says how late a record may come"
+        "a stream without a watermark supports only one aggregation"
     ),
 }
-# That one mode will not do says nothing of the query.
+# An error about one output mode says nothing about the query.
 _OF_MODES: Final = re.compile("(?i)output.mode")
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What a batch has brought: further rows, rows that have changed, or the whole answer again."""
+    """The result of a batch: new rows, changed rows, or the complete result, by output mode."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
     mode: str
-    is_cut: bool = False  # the whole answer has more rows than these
+    is_cut: bool = False  # the complete result has more rows
 
     @property
     def is_whole(self) -> bool:
@@ -49,8 +49,8 @@ class Rows:
 
 
 @dataclass(slots=True)
-class Streamed:
-    """The answer of a query that goes on. `modes` are tried in turn: not every query can be asked in each of them."""
+class StreamedQuery:
+    """A running query. Output `modes` are tried in turn, because a query need not support each."""
 
     show: Callable[[Rows], None]
     modes: Sequence[str]
@@ -61,9 +61,9 @@ class Streamed:
     is_done: bool = False
 
     def run(self, frame: Any, signals: Signals) -> None:
-        """Until it is stopped, fails, or has shown as many rows as were wanted."""
+        """Run the query until it is stopped, fails, or reaches its row limit."""
         if not frame.isStreaming:
-            raise PipelineError("the query reads no topic that could be streamed")
+            raise PipelineError("the query reads no topic, so there is nothing to stream")
         with tempfile.TemporaryDirectory(prefix="moldau-sql-", ignore_cleanup_errors=True) as folder:
             query = self._start(frame, folder)
             try:
@@ -80,18 +80,18 @@ class Streamed:
     def _start(self, frame: Any, folder: str) -> Any:
         from pyspark.errors import AnalysisException
 
-        refusals = []
+        errors = []
         for mode in self.modes:
             self._mode = mode
             writer = frame.writeStream.outputMode(mode).foreachBatch(self._take).queryName(QUERY_NAME)
             try:
                 return writer.option("checkpointLocation", f"{folder}/{mode}").start()
             except AnalysisException as error:
-                refusals.append(str(error))
-        raise PipelineError(why_not(refusals))
+                errors.append(str(error))
+        raise PipelineError(explain_rejection(errors))
 
     def _take(self, frame: Any, batch: int) -> None:  # noqa: ARG002
-        """In a thread of Spark's. What goes wrong in showing rows is ours: Spark would tell of it in its own way."""
+        """Display a batch, in a thread of Spark. Keep display errors here: Spark would wrap them."""
         if self.is_done:
             return
         for rows in self._whole(frame) if self._is_whole else self._further(frame):
@@ -105,17 +105,17 @@ class Streamed:
             self.is_done = True
 
     def _further(self, frame: Any) -> Iterator[Rows]:
-        """All rows of a batch, a piece at a time, as far as they are wanted."""
+        """Yield the rows of a batch in pieces, up to the row limit."""
         left = None if self.rows_max is None else self.rows_max - self._shown
         rows = islice(with_zones(portable(frame).toLocalIterator(), frame.schema), left)
         while piece := list(islice(rows, ROWS_AT_ONCE)):
             yield Rows(frame.columns, piece, self._mode)
 
     def _whole(self, frame: Any) -> Iterator[Rows]:
-        """The table, or as much of it as is wanted.
+        """Yield the complete result, up to the row limit.
 
-        Not with `collect`, which does not look at all parts of a table that is cut: what has changed in the others
-        would be lost to the next batch.
+        `limit(…).collect()` would skip some partitions of the result, and lose their state changes
+        for the next batch.
         """
         most = TABLE_ROWS_MAX if self.rows_max is None else self.rows_max
         rows = list(with_zones(portable(frame.limit(most + 1)).toLocalIterator(), frame.schema))
@@ -127,16 +127,16 @@ class Streamed:
         return self._mode == "complete"
 
 
-def why_not(refusals: Sequence[str]) -> str:
-    """Why a query cannot be streamed, and what could be done about it, from why each mode was refused."""
-    said = next((hint for words, hint in _HINTS.items() if any(map(words.search, refusals))), None)
-    telling = [each for each in refusals if not _OF_MODES.search(each)] or refusals
-    return f"this query cannot be streamed: {said or short_reason(telling[-1])}"
+def explain_rejection(errors: Sequence[str]) -> str:
+    """Explain why a query cannot be streamed, from the error of each output mode."""
+    said = next((hint for words, hint in _HINTS.items() if any(map(words.search, errors))), None)
+    relevant = [each for each in errors if not _OF_MODES.search(each)] or errors
+    return f"this query cannot be streamed: {said or short_reason(relevant[-1])}"
 
 
 @contextmanager
-def asked() -> Iterator[None]:
-    """What is wrong with a query is one line."""
+def one_line_errors() -> Iterator[None]:
+    """Raise Spark's errors as one-line pipeline errors."""
     try:
         yield
     except (PipelineError, OSError):

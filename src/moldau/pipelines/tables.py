@@ -1,4 +1,4 @@
-"""Topics as tables of SQL: JSON fields become columns, as a sample of the newest records has them."""
+"""Topics as SQL tables, with JSON fields as columns; the schema is inferred from the newest records."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -11,7 +11,7 @@ from moldau.pipelines.flow import FORMAT, offsets_text
 from moldau.pipelines.requirements import PipelineError
 
 SAMPLE_ROWS: Final = 2000
-# What a record has beside its value; fields of the value have the plain names.
+# Columns of the record besides its value; fields of the value keep their names.
 _RECORD: Final = (
     "cast(key as string) as _key",
     "topic as _topic",
@@ -20,18 +20,18 @@ _RECORD: Final = (
     "timestamp as _timestamp",
 )
 _RECORD_NAMES: Final = frozenset(each.rpartition(" ")[2] for each in _RECORD)
-_IS_OBJECT: Final = r"cast(value as string) rlike '^\\s*[{]'"  # of a list of objects Spark would infer what they have
+_IS_OBJECT: Final = r"cast(value as string) rlike '^\\s*[{]'"  # Spark would infer the element fields of a list
 _CASE: Final = "spark.sql.caseSensitive"
-# Strings and comments are known for what they are, so that a quote in one does not begin a string that is none.
+# Strings and comments are tokens, so that a quote inside a comment does not start a string.
 _WORD: Final = re.compile(
     r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|--[^\n]*|/\*.*?\*/|`((?:[^`]|``)+)`|([A-Za-z_][\w]*)""", re.DOTALL
 )
 
 
 def named_topics(query: str, topics: Iterable[str]) -> list[str]:
-    """The topics that occur in a query, as words or in backquotes; not those in strings or comments.
+    """Return the topics that occur in a query, plain or in backquotes, outside strings and comments.
 
-    SQL does not tell capitals from small letters, topics do: of two that differ in nothing else, only one can be meant.
+    SQL names are case-insensitive, topic names are not: topics that differ only in case cannot be used together.
     """
     found = (match[1].replace("``", "`") if match[1] else match[2] for match in _WORD.finditer(query))
     words = {word for word in found if word}
@@ -47,29 +47,29 @@ def _one_of(alike: list[str], words: set[str]) -> str:
     if len(chosen) != 1:
         said = " and ".join(chosen or alike)
         raise PipelineError(
-            f"{said} differ in capitals only, and SQL cannot tell them apart: name one, as it is written"
+            f"{said} differ only in case, and SQL names are case-insensitive: use one of them, exactly as written"
         )
     return chosen[0]
 
 
 def sample_starts(ends: Mapping[TopicPartition, tuple[int, int]], rows: int = SAMPLE_ROWS) -> str:
-    """The newest records of each partition, about so many in all, as the option startingOffsets."""
+    """Return startingOffsets for about `rows` of the newest records over all partitions."""
     share = max(rows // max(len(ends), 1), 1)
     return offsets_text({place: max(start, end - share) for place, (start, end) in ends.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """Views of a session, one for each topic: of what is there now, or of a stream that goes on."""
+    """Session views, one per topic, over its current records or as a stream."""
 
     bootstrap_servers: str
     starting: Mapping[str, str] = field(default_factory=dict)
     ending: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
-    streamed_rows_max: int | None = None  # in a batch of a stream; None: what is there now
+    streamed_rows_max: int | None = None  # per batch of a stream; None: a bounded read
 
     def make(self, spark: Any, topic: str, sample: str) -> None:
-        """The view of a topic. Values that are not JSON objects are in the column `value` as they are."""
+        """Create the view of a topic. Values that are not JSON objects appear in the column `value`."""
         schema = self._schema(spark, topic, sample)
         records = self._records(spark, topic)
         if schema is None:
@@ -82,7 +82,7 @@ class Tables:
         table.createOrReplaceTempView(f"`{topic}`")
 
     def _schema(self, spark: Any, topic: str, sample: str) -> Any:
-        """What the values have in common, or None if they are no JSON objects."""
+        """Infer the schema of the values; None if they are not JSON objects."""
         limits = {"startingOffsets": sample, "endingOffsets": "latest"}
         newest = self._load(spark.read, topic, limits).where(_IS_OBJECT).limit(SAMPLE_ROWS)
         texts = newest.selectExpr("cast(value as string) as value").rdd.map(lambda row: row["value"])
@@ -108,7 +108,7 @@ class Tables:
 
 
 def _inferred(spark: Any, texts: Any) -> Any:
-    """Fields with all their capitals: of `id` and `ID`, Spark would else read one and leave the other out, unsaid."""
+    """Infer a case-sensitive schema: otherwise Spark silently drops `ID` beside `id`."""
     before = spark.conf.get(_CASE)
     spark.conf.set(_CASE, "true")
     try:
@@ -118,7 +118,7 @@ def _inferred(spark: Any, texts: Any) -> Any:
 
 
 def _each_once(kind: Any) -> Any:
-    """A field that an object has twice is one column: its last value counts."""
+    """Merge duplicate fields of an object into one column, which has the last value."""
     from pyspark.sql.types import ArrayType, StructField, StructType
 
     if isinstance(kind, ArrayType):
@@ -130,7 +130,7 @@ def _each_once(kind: Any) -> Any:
 
 
 def _beside_the_record(schema: Any) -> Any:
-    """A field that is called as something of the record, like `_key`, has one more underscore, or as many as needed."""
+    """Prefix fields that collide with record columns, such as `_key`, with more underscores."""
     from pyspark.sql.types import StructField, StructType
 
     taken = {each.lower() for each in (*schema.names, *_RECORD_NAMES)}

@@ -1,8 +1,8 @@
-"""Times that come out of Spark, of whatever year.
+"""Transfers timestamps of any year from Spark to Python.
 
-PySpark would make a `datetime` of each, in the zone of the machine: that fails before the year 1 and after 9999, and
-records may say any time. So Spark is asked for numbers and texts in their place (`portable`), and those become times
-here (`with_zones`), or texts, where Python has no word for them.
+PySpark converts each to a local `datetime`, which fails outside the years 1 to 9999, and
+records may have any timestamp. So `portable` selects numbers and texts instead, and `with_zones`
+converts them back, leaving texts where `datetime` has no value.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -14,25 +14,25 @@ Change: TypeAlias = Callable[[Any], Any]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_US: Final = 86_400_000_000
-_CYCLE_YEARS: Final = 400  # after so many years, the calendar comes again
+_CYCLE_YEARS: Final = 400  # the Gregorian calendar repeats after 400 years
 _CYCLE_DAYS: Final = 146_097
 _YEAR_MAX: Final = 9999
 
 
 def portable(frame: Any) -> Any:
-    """The frame with its columns by position: times as seconds, and those without a zone, and days, as texts."""
+    """Select columns by position: timestamps as seconds, local timestamps and dates as text."""
     if not any(map(_change, (each.dataType for each in frame.schema.fields))):
         return frame
-    names = [f"_{number}" for number in range(len(frame.schema.fields))]  # a query may call two columns the same
+    names = [f"_{number}" for number in range(len(frame.schema.fields))]  # a result may have duplicate column names
     numbered = frame.toDF(*names)
     kinds = (_carried(each.dataType) for each in frame.schema.fields)
     return numbered.select(*(numbered[name].cast(kind).alias(name) for name, kind in zip(names, kinds, strict=True)))
 
 
 def with_zones(rows: Iterable[Any], schema: Any) -> Iterator[tuple[Any, ...]]:
-    """The rows of a `portable` frame as tuples. `schema` is what it was before.
+    """Convert the rows of a `portable` frame to tuples. `schema` is the original schema.
 
-    Times are in UTC, as they are in the query, and say so; those without a zone stay so.
+    Timestamps are aware datetimes in UTC; local timestamps stay naive.
     """
     changes = [_change(each.dataType) for each in schema.fields]
     for row in rows:
@@ -40,7 +40,7 @@ def with_zones(rows: Iterable[Any], schema: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def moment(seconds: Decimal) -> datetime | str:
-    """Since 1970, in UTC. Years that Python does not know are as in ISO 8601, with their sign."""
+    """Convert seconds since 1970 to UTC; years outside `datetime` become ISO 8601 text with a sign."""
     days, microseconds = divmod(int(seconds.scaleb(6)), _DAY_US)
     cycles, days = divmod(days, _CYCLE_DAYS)
     alike = _EPOCH + timedelta(days=days, microseconds=microseconds)
@@ -65,7 +65,7 @@ def _day(text: str) -> date | str:
 
 
 def _carried(kind: Any) -> Any:
-    """The type in which Spark hands over values of a type."""
+    """Return the transfer type of a Spark type."""
     from pyspark.sql.types import ArrayType, DecimalType, MapType, StringType, StructField, StructType
 
     match kind.typeName():
@@ -88,7 +88,7 @@ def _changed(value: Any, change: Change | None) -> Any:
 
 
 def _change(kind: Any) -> Change | None:
-    """What is to be done with values of a type; None if it has no times in it."""
+    """Return the conversion for values of a type; None if it contains no timestamps."""
     match kind.typeName():
         case "timestamp":
             return moment

@@ -1,7 +1,7 @@
-"""A topic that was deleted and created again is another one: a checkpoint that counts in the old must not go on in it.
+"""Detects recreated topics: a checkpoint of a deleted topic must not be used with its successor of the same name.
 
-Spark's checkpoint has offsets alone, and of its first batch only the end. So what the ids of the topics were, and where
-that batch began, is kept beside it: <root>/<name>/topics.json
+Spark's checkpoint stores offsets only, and just the end of its first batch. So topic ids and the starting offsets
+of that batch are stored beside it: <root>/<name>/topics.json
 """
 
 import json
@@ -20,45 +20,45 @@ FILE: Final = "topics.json"
 def with_known_topics(
     source: TopicSource, ids: Mapping[str, str], folder: RunFolder, checkpoint: str | None = None
 ) -> TopicSource:
-    """The source that reads these topics and no later ones of their names."""
+    """Return a source bound to these topic ids."""
     if source.is_bounded:
-        return source  # it begins anew each time
+        return source  # a bounded job has no checkpoint
     return replace(source, options={**source.options, **topic_options(ids, folder, checkpoint, source.starting)})
 
 
 def topic_options(
     ids: Mapping[str, str], folder: RunFolder, checkpoint: str | None = None, starting: str = "earliest"
 ) -> dict[str, str]:
-    """Options of a source that is to read the topics with these ids, and would begin there in its first run.
+    """Return the options that bind a source to topic ids; `starting` applies to its first run.
 
-    `checkpoint` is the place of one that is not in the folder. PipelineError if it belongs to an earlier topic.
+    `checkpoint` is a location outside the folder. Raises PipelineError if it belongs to a deleted topic.
     """
     known = _known(folder, checkpoint)
     changed = [name for name, topic_id in ids.items() if topic_id and known.get(name, topic_id) != topic_id]
     if changed:
-        told = ", ".join(f"{name} (its id was {known[name]} and is {ids[name]})" for name in sorted(changed))
+        replaced = ", ".join(f"{name} (its id was {known[name]} and is {ids[name]})" for name in sorted(changed))
         raise PipelineError(
-            f"{told} was deleted and created again since {folder.name} has read it: where that was means nothing in "
-            f"the new topic. Begin anew with another --name, or remove {folder.path}"
+            f"{replaced} was deleted and recreated since {folder.name} last read it, so the offsets of the checkpoint "
+            f"are invalid. Choose another --name, or remove {folder.path} to start over"
         )
-    # The others too: a run that is refused later, as it is of another topic, must not have erased anything.
+    # Keep the other topics: a run that is rejected later, for another topic, must not have erased anything.
     kept = {**ids, **known}
     begun = _begun(folder, checkpoint)
     _keep(folder, checkpoint, kept, begun or starting)
-    # Between our look and Spark's first one, a topic could still be created again.
+    # A topic could still be recreated between this check and Spark's first request.
     options = {"topicIds": json.dumps({name: kept[name] for name in ids})}
     return options if begun is None else {**options, "startingOffsets": _beginning(begun, starting, ids)}
 
 
 def _known(folder: RunFolder, checkpoint: str | None) -> dict[str, str]:
-    """The ids that the checkpoint's offsets count in; none if there is no checkpoint yet."""
+    """Return the topic ids of the checkpoint; empty without a checkpoint."""
     return dict(_shape(folder, checkpoint).get("ids", {}))
 
 
 def _begun(folder: RunFolder, checkpoint: str | None) -> str | None:
-    """Where the first batch began, if there may be one: `--from -10` is another place by now.
+    """Return the starting offsets of the first batch, if one may exist: `--from -10` resolves differently now.
 
-    Spark has written down where it ends. If it was left undone, its rows are lost unless it begins there again.
+    Spark has stored where it ends. If it was not committed, its rows are lost unless it starts there again.
     """
     place = folder.checkpoint
     if checkpoint is None and not (place / "offsets" / "0").exists() and not any(place.glob("*/offsets/0")):
@@ -67,7 +67,7 @@ def _begun(folder: RunFolder, checkpoint: str | None) -> str | None:
 
 
 def _beginning(begun: str, starting: str, topics: Iterable[str]) -> str:
-    """As it was; partitions that are new since then, and topics that were not read, begin where they would now."""
+    """Keep the stored starting offsets; new partitions and new topics start as requested now."""
     if not _is_offsets(begun):
         return begun
     before, now = json.loads(begun), json.loads(starting) if _is_offsets(starting) else {}
@@ -81,7 +81,7 @@ def _is_offsets(text: str) -> bool:
 
 
 def _shape(folder: RunFolder, checkpoint: str | None) -> dict[str, Any]:
-    """What was written for this checkpoint, if there is one."""
+    """Return what was stored for this checkpoint, if it exists."""
     path = folder.path / FILE
     if not path.exists() or (checkpoint is None and not folder.has_checkpoint):
         return {}
