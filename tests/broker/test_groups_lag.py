@@ -121,9 +121,9 @@ def test_a_lag_that_stays_or_shrinks_in_between_does_not_count() -> None:
     trends = Trends()
     patience_ms = 50.0
     steps = [10, 20, 30, 30, 40, 50, 45, 60, 70, 80, 90, 100, 110]
-    named = [now for now, lag in enumerate(steps) if trends.look({"g": lag}, now * 10.0, patience_ms)]
+    named = [now for now, lag in enumerate(steps) if trends.check({"g": lag}, now * 10.0, patience_ms)]
     assert named == [11]
-    assert trends.look({}, 1_000.0, patience_ms) == []
+    assert trends.check({}, 1_000.0, patience_ms) == []
 
 
 def test_a_group_that_is_ahead_of_its_log_is_not_behind() -> None:

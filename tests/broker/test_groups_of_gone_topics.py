@@ -229,7 +229,7 @@ def test_what_was_loaded_before_all_topics_are_known_is_compared_with_them_then(
         talker = await _ready(scene)
         await commit(talker, {0: 5})
         groups = scene.node.broker.groups
-        groups._knows_all = False
+        groups._is_metadata_complete = False
         with monkeypatch.context() as patch:
             patch.setattr("moldau.broker.groups.shard.Shard.topics_deleted", _nothing_happens)
             await _delete(talker)

@@ -8,7 +8,7 @@ from broker_scene import Scene, on_broker
 from group_members import commit, find_coordinator
 from transaction_scene import FEW_PARTITIONS, P0, Sink, find, producer_of
 
-from moldau.broker.coordinators.shard import CoordinatingShard
+from moldau.broker.coordinators.shard import CoordinatorShard
 from moldau.broker.coordinators.shards import read_all
 from moldau.broker.groups.shard import Shard
 from moldau.broker.transactions.shard import TransactionShard
@@ -97,7 +97,7 @@ def test_the_end_of_a_transaction_is_not_written_down_before_it_can_be_committed
         await scene.create("t")
         await find(await scene.connect(), "t")
         Sink(scene.node)
-        monkeypatch.setattr(CoordinatingShard, "can_commit", property(lambda _: can_commit))
+        monkeypatch.setattr(CoordinatorShard, "can_commit", property(lambda _: can_commit))
         monkeypatch.setattr(TransactionShard, "all_marked", lose_replicas)
         producer = producer_of(scene)
         await producer.init()

@@ -141,7 +141,7 @@ def on_bench(script: Callable[[Bench], Coroutine[Any, Any, None]], **settings: A
 
 @pytest.fixture
 def short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_log, "STRETCH_BYTES", 3 * KiB)
+    monkeypatch.setattr(partition_log, "RANGE_BYTES", 3 * KiB)
 
 
 # What it says
@@ -184,7 +184,7 @@ def _said(newest: NewestValues) -> Said:
 def _noted(newest: NewestValues, batches: bytes) -> None:
     position = 0
     while position < len(batches):
-        position, _ = newest.note(batches, position, 3)
+        position, _ = newest.add(batches, position, 3)
 
 
 @pytest.mark.proves("P3")
@@ -198,7 +198,7 @@ def test_stretches_that_are_condensed_say_together_what_the_log_says(seed: int) 
         whole, condensed, offset = NewestValues("log"), NewestValues("log"), bench.storage.start_offset
         while batches := bench.storage.read_bytes(offset, 700):
             _noted(whole, batches)
-            offset = NewestValues("log").note(batches, 0, NEVER)[1]
+            offset = NewestValues("log").add(batches, 0, NEVER)[1]
         offset = bench.storage.start_offset
         while (log_range := bench.storage.log_range(offset, chance.choice((1, 500, 5_000, NEVER)))) is not None:
             result = condense(bench.ports.disk, CondensingJob("log", log_range, chance.choice((1, 2_000, NEVER))))

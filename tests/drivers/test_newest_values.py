@@ -18,7 +18,7 @@ def _gathered(batches: bytes) -> list[tuple[int, bytes, bytes]]:
     newest = NewestValues("log")
     position = 0
     while position < len(batches):
-        position, _ = newest.note(batches, position, BATCHES_AT_ONCE)
+        position, _ = newest.add(batches, position, BATCHES_AT_ONCE)
     return list(newest)
 
 
@@ -73,8 +73,8 @@ def test_the_fast_way_agrees_with_the_slow_one(seed: int) -> None:
 
 def test_the_offset_behind_the_last_batch_is_told() -> None:
     log = b"".join(build_batch([Record(offset, 1, b"k", b"v")], base_offset=offset) for offset in (5, 9))
-    assert NewestValues("log").note(log, 0, 1) == (len(log) // 2, 6)
-    assert NewestValues("log").note(log, 0, 9) == (len(log), 10)
+    assert NewestValues("log").add(log, 0, 1) == (len(log) // 2, 6)
+    assert NewestValues("log").add(log, 0, 9) == (len(log), 10)
 
 
 @pytest.mark.parametrize("position", [8, 16, 17, 25, 61, 66, 70])

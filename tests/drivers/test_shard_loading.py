@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from moldau.broker.coordinators.shard_loader import RETRY_S, ShardLoading
+from moldau.broker.coordinators.shard_loader import RETRY_S, ShardLoader
 from moldau.model.ids import TopicPartition
 from moldau_dev.simulation.loop import SimulatedLoop
 
@@ -27,11 +27,11 @@ class Trying:
             raise FileNotFoundError("it is not there")
 
 
-def _loading() -> ShardLoading:
+def _loading() -> ShardLoader:
     def fail(what: str, error: BaseException) -> None:
         raise AssertionError(what) from error
 
-    return ShardLoading("t", fail)
+    return ShardLoader("t", fail)
 
 
 def test_a_shard_whose_disk_refuses_is_tried_again() -> None:

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from moldau.broker.drivers.metadata import MetadataDriver
     from moldau.model.ports import Clock
 
-ASK_MS: Final = 20 * SECOND_MS  # shorter than most client timeouts, so that clients get the error
+TIMEOUT_MS: Final = 20 * SECOND_MS  # shorter than most client timeouts, so that clients get the error
 RETRY_FIRST_MS: Final = 10.0
 RETRY_LONGEST_MS: Final = 200.0
 CONTROLLER: Final = "controller"  # the connection for the broker's own requests
 FORWARDED: Final = "forwarded"  # the connection for forwarded client requests
 NEW_VOTERS: Final = (
-    "forwarded, new voters"  # whose answers wait until one has caught up: nothing else waits behind them
+    "forwarded, new voters"  # responses wait until the new voter has caught up, so they get a connection of their own
 )
 
 
@@ -87,7 +87,7 @@ class ControllerChannel:
     def __init__(self, broker: ControllerHost, peers: Peers) -> None:
         self._broker = broker
         self._peers = peers
-        self._heard_ms = -inf  # when a controller last responded
+        self._last_response_ms = -inf  # when a controller last responded
 
     @property
     def is_here(self) -> bool:
@@ -97,23 +97,23 @@ class ControllerChannel:
     @property
     def is_in_touch(self) -> bool:
         """Whether a controller has responded within the broker session timeout."""
-        silent_ms = self._broker.clock.monotonic_ms() - self._heard_ms
+        silent_ms = self._broker.clock.monotonic_ms() - self._last_response_ms
         return silent_ms < self._broker.settings.broker_session_timeout_ms
 
-    async def ask(self, request: Any, *, timeout_ms: float = ASK_MS, purpose: str = CONTROLLER) -> Any:
+    async def ask(self, request: Any, *, timeout_ms: float = TIMEOUT_MS, purpose: str = CONTROLLER) -> Any:
         """Return the response, errors included except NOT_CONTROLLER; raises `RequestTimedOut` without one.
 
         A request may have been applied although its response was lost, and is then sent again.
         """
         clock = self._broker.clock
         deadline_ms = clock.monotonic_ms() + timeout_ms
-        wait_ms, why = RETRY_FIRST_MS, self._unknown
+        wait_ms, why = RETRY_FIRST_MS, self._why_unknown
         while True:
             left_ms = deadline_ms - clock.monotonic_ms()
             try:
-                response = await self._ask_once(request, left_ms, purpose)
+                response = await self._send_once(request, left_ms, purpose)
                 if response is not None and response.error_code != ErrorCode.NOT_CONTROLLER:
-                    self._heard_ms = clock.monotonic_ms()
+                    self._last_response_ms = clock.monotonic_ms()
                     return response
             except (NotController, OSError) as error:
                 why = str(error) or why
@@ -123,13 +123,13 @@ class ControllerChannel:
             wait_ms = min(wait_ms * 2, RETRY_LONGEST_MS)
 
     @property
-    def _unknown(self) -> str:
+    def _why_unknown(self) -> str:
         settings = self._broker.settings
         known = settings.quorum_voters or settings.quorum_bootstrap_servers
         where = f" (check that a majority of {', '.join(known)} is running)" if known else ""
         return f"no active controller is known{where}"
 
-    async def _ask_once(self, request: Any, timeout_ms: float, purpose: str) -> Any:
+    async def _send_once(self, request: Any, timeout_ms: float, purpose: str) -> Any:
         """None if the active controller is unknown."""
         if self.is_here:
             return await self._broker.local.decide(request)
@@ -152,16 +152,16 @@ class ControllerChannel:
             client_host_address=context.peer.encode(),
         )
         purpose = NEW_VOTERS if isinstance(request, AddRaftVoterRequest) else FORWARDED
-        answer = await self.ask(envelope, purpose=purpose)
-        if answer.error_code != ErrorCode.NONE:
-            raise _told(answer.error_code)
-        frame = memoryview(answer.response_data)
+        response = await self.ask(envelope, purpose=purpose)
+        if response.error_code != ErrorCode.NONE:
+            raise _map_error(response.error_code)
+        frame = memoryview(response.response_data)
         _, position = parse_response_header(request.API_KEY, version, frame)
-        response, _ = response_decoder(request.API_KEY, version)(frame, position)
-        return response
+        decoded, _ = response_decoder(request.API_KEY, version)(frame, position)
+        return decoded
 
 
-def _told(code: int) -> KafkaError:
+def _map_error(code: int) -> KafkaError:
     """The broker's missing authorization is not the client's error."""
     if code == ClusterAuthorizationFailed.code:
         return UnknownServerFailure("The broker is not authorized at the active controller.")

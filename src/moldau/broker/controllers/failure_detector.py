@@ -2,7 +2,7 @@
 
 The connections of a dying process end at that moment. So when a connection with heartbeats ends, the controller probes
 the broker's address: if it is refused twice, the process is gone and the broker is fenced. A slow broker, or one that
-lost only its connection, is not refused; an unreachable host refuses nothing and is left to its session timeout. A new
+lost only its connection, does not refuse connections; an unreachable host is left to its session timeout. A new
 active controller has no such connections yet, so it probes all brokers until their heartbeats arrive.
 """
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-REFUSALS: Final = 2  # in a row: a single one may come from a process that is just starting again
-LOOKS_MAX: Final = 50  # a dying process closes its ports one by one, so the first probe may be too early
-BETWEEN_LOOKS_MS: Final = 10.0  # clients request the new leader about 100 ms after the loss of the old one
-UNHEARD_MS: Final = 500.0  # after which a new controller probes again the brokers without a heartbeat
+REFUSED_PROBES: Final = 2  # in a row: a single one may come from a process that is just starting again
+PROBES_MAX: Final = 50  # a dying process closes its ports one by one, so the first probe may be too early
+PROBE_INTERVAL_MS: Final = 10.0  # clients request the new leader about 100 ms after the loss of the old one
+HEARTBEAT_WAIT_MS: Final = 500.0  # after which a new controller probes again the brokers without a heartbeat
 
 
 class WatchedConnection(Protocol):
@@ -54,48 +54,50 @@ class FailureDetector:
     def __init__(self, broker: WatchHost) -> None:
         self._broker = broker
         self._was_active = False
-        self._heard: dict[int, int] = {}  # the last epoch of each broker with a heartbeat since this node became active
-        self._looking: dict[tuple[int, int], asyncio.Task[None]] = {}  # by broker and epoch
-        self._waiting: asyncio.Task[None] | None = None
+        self._epochs_seen: dict[
+            int, int
+        ] = {}  # the last epoch of each broker with a heartbeat since this node became active
+        self._probes: dict[tuple[int, int], asyncio.Task[None]] = {}  # by broker and epoch
+        self._wait_task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self._broker.metadata.on_leader_changed.append(self._leader_changed)
         self._leader_changed()
 
-    def heard(self, broker_id: int, epoch: int, connection: WatchedConnection | None) -> None:
-        """A heartbeat came over this connection: probe the broker when it ends. Local heartbeats have none."""
-        self._heard[broker_id] = epoch
+    def heartbeat_received(self, broker_id: int, epoch: int, connection: WatchedConnection | None) -> None:
+        """Note a heartbeat; when its connection ends, the broker is probed. Local heartbeats have no connection."""
+        self._epochs_seen[broker_id] = epoch
         if connection is not None:
-            connection.when_lost = lambda: self._look_for(broker_id, epoch)
+            connection.when_lost = lambda: self._start_probe(broker_id, epoch)
 
     def _leader_changed(self) -> None:
         is_active = self._broker.metadata.is_active
         if is_active and not self._was_active:
-            self._heard.clear()
-            self._stop_waiting()
-            self._waiting = asyncio.get_running_loop().create_task(self._wait_for_all())
+            self._epochs_seen.clear()
+            self._cancel_wait()
+            self._wait_task = asyncio.get_running_loop().create_task(self._probe_until_heartbeats())
         self._was_active = is_active
 
-    async def _wait_for_all(self) -> None:
+    async def _probe_until_heartbeats(self) -> None:
         """Probe every broker without a heartbeat; one may crash before it finds its new controller."""
-        while unheard := self._unheard():
-            for broker_id, epoch in unheard:
-                self._look_for(broker_id, epoch)
-            await asyncio.sleep(UNHEARD_MS / 1000)
+        while missing := self._without_heartbeat():
+            for broker_id, epoch in missing:
+                self._start_probe(broker_id, epoch)
+            await asyncio.sleep(HEARTBEAT_WAIT_MS / 1000)
 
-    def _unheard(self) -> list[tuple[int, int]]:
+    def _without_heartbeat(self) -> list[tuple[int, int]]:
         keys = [(each.broker_id, each.epoch) for each in self._broker.metadata.image.brokers.values()]
         return [
             (broker_id, epoch)
             for broker_id, epoch in keys
-            if self._heard.get(broker_id) != epoch and self._unfenced(broker_id, epoch) is not None
+            if self._epochs_seen.get(broker_id) != epoch and self._unfenced(broker_id, epoch) is not None
         ]
 
-    def _look_for(self, broker_id: int, epoch: int) -> None:
+    def _start_probe(self, broker_id: int, epoch: int) -> None:
         key = (broker_id, epoch)
-        if key not in self._looking and self._unfenced(broker_id, epoch) is not None:
-            task = self._looking[key] = asyncio.get_running_loop().create_task(self._look(broker_id, epoch))
-            task.add_done_callback(lambda _: self._looking.pop(key, None))
+        if key not in self._probes and self._unfenced(broker_id, epoch) is not None:
+            task = self._probes[key] = asyncio.get_running_loop().create_task(self._probe(broker_id, epoch))
+            task.add_done_callback(lambda _: self._probes.pop(key, None))
 
     def _unfenced(self, broker_id: int, epoch: int) -> BrokerImage | None:
         """The broker, while this node is responsible for it."""
@@ -103,17 +105,17 @@ class FailureDetector:
         is_ours = self._broker.metadata.is_active and broker_id != self._broker.node_id
         return broker if is_ours and broker is not None and broker.epoch == epoch and not broker.is_fenced else None
 
-    async def _look(self, broker_id: int, epoch: int) -> None:
-        """Fence the broker after repeated refusals; any other result counts as alive."""
-        refusals = 0
-        for number in range(LOOKS_MAX):
+    async def _probe(self, broker_id: int, epoch: int) -> None:
+        """Fence the broker after repeated refused; any other result counts as alive."""
+        refused = 0
+        for number in range(PROBES_MAX):
             if number:
-                await asyncio.sleep(BETWEEN_LOOKS_MS / 1000)
+                await asyncio.sleep(PROBE_INTERVAL_MS / 1000)
             broker = self._unfenced(broker_id, epoch)
             if broker is None:
                 return
-            refusals = refusals + 1 if await self._is_refused(broker) else 0
-            if refusals == REFUSALS:
+            refused = refused + 1 if await self._is_refused(broker) else 0
+            if refused == REFUSED_PROBES:
                 await self._fence(broker_id, epoch)
                 return
 
@@ -130,13 +132,13 @@ class FailureDetector:
         except KafkaError as error:
             logger.info("Broker %d was not fenced: %s", broker_id, error.message)
 
-    def _stop_waiting(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
+    def _cancel_wait(self) -> None:
+        if self._wait_task is not None:
+            self._wait_task.cancel()
 
     async def close(self) -> None:
-        self._stop_waiting()
-        tasks = list(self._looking.values())
+        self._cancel_wait()
+        tasks = list(self._probes.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -12,8 +12,8 @@ from moldau.wire.messages import ControllerRegistrationRequest
 
 logger = logging.getLogger(__name__)
 
-PATIENCE_MS: Final = 10 * SECOND_MS
-PAUSE_S: Final = 10.0
+TIMEOUT_MS: Final = 10 * SECOND_MS
+RETRY_S: Final = 10.0
 
 
 class ControllerRegistration:
@@ -30,15 +30,15 @@ class ControllerRegistration:
     async def _register(self) -> None:
         while True:
             try:
-                answer = await self._controller.ask(self._request, timeout_ms=PATIENCE_MS)
+                response = await self._controller.ask(self._request, timeout_ms=TIMEOUT_MS)
             except RequestTimedOut as error:
                 logger.debug("Controller registration failed, will retry: %s", error.message)
                 continue
-            if answer.error_code == ErrorCode.NONE:
+            if response.error_code == ErrorCode.NONE:
                 return
-            told = error_of(answer.error_code, answer.error_message).message
-            logger.warning("Controller registration rejected: %s", told)
-            await asyncio.sleep(PAUSE_S)
+            message = error_of(response.error_code, response.error_message).message
+            logger.warning("Controller registration rejected: %s", message)
+            await asyncio.sleep(RETRY_S)
 
     async def close(self) -> None:
         if self._task is not None:

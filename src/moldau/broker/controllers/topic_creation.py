@@ -19,7 +19,7 @@ from moldau.wire.messages import CreateTopicsRequest
 
 PLACEMENT_STARTS: Final = 1 << 16
 CREATE_TOPICS: Final = (19, 7)  # the API key and version between brokers
-SEEN_MS_MAX: Final = 5 * SECOND_MS  # from the creation until the topic is known here
+PROPAGATION_MS_MAX: Final = 5 * SECOND_MS  # from the creation until this broker knows the topic
 
 
 class TopicHost(Protocol):
@@ -70,14 +70,14 @@ async def request_topics(
     if broker.controller.is_here:
         return await create_topics(broker, wanted)
     sender = client or OwnRequest(CREATE_TOPICS[1])
-    request = CreateTopicsRequest(topics=[_asked(topic) for topic in wanted], timeout_ms=SEEN_MS_MAX)
-    answer = await broker.controller.forward(request, sender, version=CREATE_TOPICS[1])
-    created = [TopicCreated(each.name, ErrorCode(each.error_code), each.error_message) for each in answer.topics]
-    await _seen(broker, [each.name for each in created if each.error is ErrorCode.NONE])
+    request = CreateTopicsRequest(topics=[_creatable(topic) for topic in wanted], timeout_ms=PROPAGATION_MS_MAX)
+    response = await broker.controller.forward(request, sender, version=CREATE_TOPICS[1])
+    created = [TopicCreated(each.name, ErrorCode(each.error_code), each.error_message) for each in response.topics]
+    await _wait_until_known(broker, [each.name for each in created if each.error is ErrorCode.NONE])
     return created
 
 
-def _asked(topic: NewTopic) -> CreateTopicsRequest.CreatableTopic:
+def _creatable(topic: NewTopic) -> CreateTopicsRequest.CreatableTopic:
     return CreateTopicsRequest.CreatableTopic(
         name=topic.name,
         num_partitions=topic.partitions,
@@ -86,15 +86,15 @@ def _asked(topic: NewTopic) -> CreateTopicsRequest.CreatableTopic:
     )
 
 
-async def _seen(broker: TopicHost, names: Sequence[str]) -> None:
+async def _wait_until_known(broker: TopicHost, names: Sequence[str]) -> None:
     if not await broker.metadata_publisher.until(
-        lambda image: all(name in image.topics for name in names), SEEN_MS_MAX
+        lambda image: all(name in image.topics for name in names), PROPAGATION_MS_MAX
     ):
         raise RequestTimedOut("The topics are created, but not yet known to this broker.")
 
 
 def check_room(broker: TopicHost, more_partitions: int) -> None:
-    """Each partition needs open files, and connections need some, too."""
+    """Reject partitions beyond the limit of open files; connections need descriptors too."""
     if len(broker.partitions) + more_partitions > broker.partitions_max:
         raise PolicyViolation(
             f"This broker has {len(broker.partitions)} partitions; its limit of open files (ulimit -n) allows "

@@ -1,8 +1,8 @@
-"""A stretch of a log made shorter, in a worker process: fewer batches that say the same to whoever replays them.
+"""Condenses a range of a coordinator's log in a worker process: fewer batches with the same result when replayed.
 
-Of each key only the newest record is left; tombstones stay, since the key may have been named before the stretch, and
-so does the first end of each producer's transactions, which may have begun before it. So stretches can be condensed
-one by one and replayed one after the other, and none of them takes more memory than its bound allows.
+Only the newest record of each key is kept. Tombstones are kept as well, because the key may occur before the range,
+and so is the first marker of each producer, whose transaction may have started before it. So ranges can be condensed
+one by one and replayed in order, each within its memory limit.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,7 +20,7 @@ from moldau.records.record import Record
 from moldau.storage.log_range import LogRange
 
 CONDENSED_BYTES_MAX: Final = 4 * MiB
-LOOK_BYTES: Final = MiB  # of the log, between two checks of the size
+SIZE_CHECK_BYTES: Final = MiB  # of the log, between two checks of the size
 BATCHES_AT_ONCE: Final = 256
 BATCH_OFFSETS: Final = 32  # offset range of one batch, which bounds the work of reading one
 RECORD_OVERHEAD_BYTES: Final = 16
@@ -43,18 +43,18 @@ class Condensed(NamedTuple):
 
 
 def condense(disk: Disk, job: CondensingJob) -> Condensed | None:
-    """Condense the stretch, or as much of it as fits the limit. None if it cannot be read: the event loop then reads it
+    """Condense the range, or as much of it as fits the limit. None if it cannot be read: the event loop then reads it
     and reports the error."""
     newest = CondensedValues(job.name)
     next_offset = -1
     try:
         for piece in job.log_range.pieces:
             batches = job.log_range.read(disk, piece)
-            position = looked = 0
+            position = checked = 0
             while position < len(batches):
-                position, next_offset = newest.note(batches, position, BATCHES_AT_ONCE)
-                if position - looked >= LOOK_BYTES or position == len(batches):
-                    looked = position
+                position, next_offset = newest.add(batches, position, BATCHES_AT_ONCE)
+                if position - checked >= SIZE_CHECK_BYTES or position == len(batches):
+                    checked = position
                     if newest.size_bytes >= job.condensed_bytes_max:
                         return Condensed(newest.batches(), next_offset)
     except (OSError, KafkaError):
@@ -63,13 +63,13 @@ def condense(disk: Disk, job: CondensingJob) -> Condensed | None:
 
 
 class CondensedValues(NewestValues):
-    """The newest values, plus tombstones and markers that matter to earlier stretches."""
+    """The newest values, plus tombstones and markers that matter to earlier ranges."""
 
-    __slots__ = ("_ends", "_gone")
+    __slots__ = ("_ends", "_tombstones")
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self._gone: dict[bytes, int] = {}  # offsets of tombstones
+        self._tombstones: dict[bytes, int] = {}  # offsets of tombstones
         self._ends: dict[int, bytes] = {}  # by producer, its first marker
 
     @property
@@ -81,34 +81,38 @@ class CondensedValues(NewestValues):
             for records in self._pending.values()
             for key, each in records.items()
         )
-        gone = sum(map(len, self._gone))
+        tombstones = sum(map(len, self._tombstones))
         ends = sum(map(len, self._ends.values()))
-        return settled + pending + gone + ends + RECORD_OVERHEAD_BYTES * (len(self._newest) + len(self._gone))
+        return (
+            settled + pending + tombstones + ends + RECORD_OVERHEAD_BYTES * (len(self._newest) + len(self._tombstones))
+        )
 
     def _set(self, key: bytes, offset: int, value: bytes | None) -> None:
         super()._set(key, offset, value)
         if value is None:
-            self._gone[key] = offset
+            self._tombstones[key] = offset
 
     def _end(self, header: BatchHeader, batch: memoryview) -> None:
         self._ends.setdefault(header.producer_id, bytes(batch))
         super()._end(header, batch)
 
     def batches(self) -> bytes:
-        """Markers first, because they end transactions of earlier stretches; open transactions last."""
-        return b"".join(self._each_batch())
+        """Markers first, because they end transactions of earlier ranges; open transactions last."""
+        return b"".join(self._iterate_batches())
 
-    def _each_batch(self) -> Iterator[bytes | bytearray]:
+    def _iterate_batches(self) -> Iterator[bytes | bytearray]:
         yield from self._ends.values()
-        yield from _built((offset, key, None) for key, offset in self._gone.items())
-        yield from _built(self)
+        yield from _build_batches((offset, key, None) for key, offset in self._tombstones.items())
+        yield from _build_batches(self)
         for producer_id, records in self._pending.items():
             for epoch, items in groupby(records.items(), lambda item: item[1].producer_epoch):
                 open_ones = ((each.offset, key, each.value) for key, each in items)
-                yield from _built(open_ones, producer_id=producer_id, producer_epoch=epoch, is_transactional=True)
+                yield from _build_batches(
+                    open_ones, producer_id=producer_id, producer_epoch=epoch, is_transactional=True
+                )
 
 
-def _built(records: Iterable[tuple[int, bytes, bytes | None]], **options: Any) -> Iterator[bytearray]:
+def _build_batches(records: Iterable[tuple[int, bytes, bytes | None]], **options: Any) -> Iterator[bytearray]:
     """Build batches of records with nearby offsets."""
     near: list[Record] = []
     for offset, key, value in records:

@@ -45,7 +45,7 @@ class PeerHost(ClusterView, Protocol):
 
 
 class CoordinatorHost(PeerHost, Protocol):
-    """What a coordinator shard needs beside its own partition."""
+    """The parts of the broker that a coordinator shard uses beside its own partition."""
 
     @property
     def clock(self) -> Clock: ...
@@ -66,4 +66,4 @@ class CoordinatorHost(PeerHost, Protocol):
     def producer_ids(self) -> ProducerIds: ...
 
     async def create_topic(self, topic: NewTopic) -> TopicCreated:
-        """Have the active controller create a topic, and wait until it is known here."""
+        """Have the active controller create a topic, and wait until this broker knows it."""

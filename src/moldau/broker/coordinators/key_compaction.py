@@ -1,7 +1,7 @@
-"""The newest value of each key, gathered from batches. Most of them hold a few small records, and are read in one step.
+"""The newest value of each key in a sequence of batches. Batches of a few small records take a fast path.
 
-Records of a transaction count once its marker says that it was committed; where they stand in the log still decides
-which record of a key is the newest.
+Records of a transaction count once its commit marker is read; their offsets in the log still decide
+which record of a key is the newest one.
 """
 
 from collections.abc import Iterator
@@ -69,7 +69,7 @@ class NewestValues:
             if each.value is not None
         )
 
-    def note(self, batches: bytes, position: int, batches_max: int) -> tuple[int, int]:
+    def add(self, batches: bytes, position: int, batches_max: int) -> tuple[int, int]:
         """Read `batches_max` whole batches from `position` on; return the position and the offset after them."""
         view = memoryview(batches)
         next_offset = -1
@@ -88,17 +88,17 @@ class NewestValues:
             ):
                 raise CorruptMessage(f"{self._name}: the batch at offset {base_offset} is corrupt")
             if attributes & TRANSACTIONAL:
-                self._note_transactional(view[position:end])
+                self._add_transactional(view[position:end])
             elif not attributes & CONTROL and (
-                attributes or not self._note_plain(batches, position + HEADER_BYTES, end, base_offset)
+                attributes or not self._add_plain(batches, position + HEADER_BYTES, end, base_offset)
             ):
-                self._note_records(view[position:end])
+                self._add_records(view[position:end])
             position, next_offset = end, base_offset + delta + 1
         return position, next_offset
 
-    def _note_plain(self, batches: bytes, position: int, end: int, base_offset: int) -> bool:
-        """The records of a batch, if nothing about them is unusual; whether they were taken. Else some of them may
-        have been, and to take them once more does no harm.
+    def _add_plain(self, batches: bytes, position: int, end: int, base_offset: int) -> bool:
+        """Add the records of a plain batch; return False if one needs the general decoder. Some may have been added by
+        then; adding them again is harmless.
         """
         newest = self._newest
         while position < end:
@@ -120,30 +120,30 @@ class NewestValues:
                 return False
             key, offset = batches[start + 4 : key_end], base_offset + (delta >> 1)
             if self._pending:
-                self._overtake(key, offset)
+                self._supersede(key, offset)
             newest.pop(key, None)  # so that it moves to the end of the order
             newest[key] = offset, batches[key_end + 1 : value_end]
         return True
 
-    def _note_records(self, batch: memoryview) -> None:
+    def _add_records(self, batch: memoryview) -> None:
         for offset, _, key, value, _ in iterate_records(batch):
             if key is not None:
                 self._set(key, offset, value)
 
     def _set(self, key: bytes, offset: int, value: bytes | None) -> None:
         if self._pending:
-            self._overtake(key, offset)
+            self._supersede(key, offset)
         self._newest.pop(key, None)
         if value is not None:
             self._newest[key] = offset, value
 
-    def _overtake(self, key: bytes, offset: int) -> None:
+    def _supersede(self, key: bytes, offset: int) -> None:
         """Open transactions' records of a key below this offset no longer count, however they end."""
         for records in self._pending.values():
             if key in records and records[key].offset < offset:
                 del records[key]
 
-    def _note_transactional(self, batch: memoryview) -> None:
+    def _add_transactional(self, batch: memoryview) -> None:
         header = read_header(batch)
         if header.is_control:
             self._end(header, batch)
@@ -155,7 +155,7 @@ class NewestValues:
                 records[key] = _Pending(offset, header.producer_epoch, value)
 
     def _end(self, header: BatchHeader, batch: memoryview) -> None:
-        """A marker. Its records become the newest values, unless a later record of the key has overtaken them."""
+        """A marker. Its records become the newest values, unless a later record of the key has superseded them."""
         kinds = [kind for kind, _ in iterate_control_records(batch)]
         ended = self._pending.pop(header.producer_id, {})
         if ControlType.COMMIT in kinds:

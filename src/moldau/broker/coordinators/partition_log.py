@@ -1,8 +1,8 @@
-"""A machine's log on an ordinary partition: a decision is one batch of keyed records, the newest of each key counts.
+"""A machine's log on a partition of an internal topic: a decision is one batch of keyed records.
 
-Replay does what compaction will do: it reads through the whole log, remembers the newest value of each key, and hands
-out only those. So a log that was not compacted yet costs little more than one that was. A long one is condensed by a
-worker process first, stretch by stretch (condensing.py), so that the event loop sees only what is left of it.
+Replay does what compaction will do: it reads the whole log, keeps the newest value of each key, and yields only those.
+So replaying a log that was not compacted yet costs little more than a compacted one. A worker process condenses a long
+log first, range by range (condensed_log.py), so that the event loop only reads the condensed batches.
 """
 
 import logging
@@ -25,9 +25,9 @@ logger = logging.getLogger(__name__)
 
 Record = TypeVar("Record")
 
-BATCHES_PER_LOOK: Final = 1
+BATCHES_PER_CHECK: Final = 1
 CONDENSED_FROM_BYTES: Final = 8 * MiB  # a shorter log is read in slices before a process would have started
-STRETCH_BYTES: Final = 16 * MiB  # between two leadership checks
+RANGE_BYTES: Final = 16 * MiB  # between two leadership checks
 
 
 class RecordCoding(Protocol[Record]):
@@ -112,7 +112,7 @@ class PartitionLog(Generic[Record]):
         """Stop watching the partition."""
         self._partition.watchers.pop(self, None)
 
-    def came(self, count: int) -> None:  # noqa: ARG002 - the partition's word for: more can be read now
+    def came(self, count: int) -> None:  # noqa: ARG002 - the protocol of `FetchWatcher`
         if self._committed is not None:
             self._committed(self._partition.high_watermark)
 
@@ -126,27 +126,27 @@ class PartitionLog(Generic[Record]):
         is_condensed = log.size_bytes >= self._condensed_from_bytes
         while True:
             if layout_version != log.layout_version:
-                # What was read may not fit what follows, where compaction has left out more. It ends: nothing is
-                # appended before this is done.
+                # Compaction has replaced segments: earlier reads may not fit later ones, so start again. This ends,
+                # because nothing is appended before the replay is complete.
                 newest, offset, layout_version = (
                     NewestValues(str(self._partition.name)),
                     log.start_offset,
                     log.layout_version,
                 )
-            log_range = log.log_range(offset, STRETCH_BYTES) if is_condensed else None
+            log_range = log.log_range(offset, RANGE_BYTES) if is_condensed else None
             if log_range is not None and log_range.size_bytes >= self._condensed_from_bytes:
                 condensed = await self._condense(log_range)
                 if condensed is not None:
-                    await self._gather(condensed.batches, newest)
+                    await self._read_batches(condensed.batches, newest)
                     offset = condensed.next_offset
                 else:
                     is_condensed = layout_version != log.layout_version
             elif (found := log.read(offset, self._read_bytes)) is not None:
-                offset = await self._gather(await self._executor.run(found.read), newest)
+                offset = await self._read_batches(await self._executor.run(found.read), newest)
             else:
                 break
             yield ()  # so that the driver checks its leadership
-        yield self._decoded(newest)
+        yield self._decode(newest)
 
     async def _condense(self, log_range: LogRange) -> Condensed | None:
         """None on failure: then the log is read here, which reports the error."""
@@ -157,17 +157,17 @@ class PartitionLog(Generic[Record]):
             logger.warning("%s: loading without a worker process: %s", self._partition.name, error)
             return None
 
-    async def _gather(self, batches: bytes, newest: NewestValues) -> int:
+    async def _read_batches(self, batches: bytes, newest: NewestValues) -> int:
         """Read a chunk in slices; return the offset after it."""
         position, offset = 0, -1
         slices = Slices(self._clock)
         while position < len(batches):
-            position, offset = newest.note(batches, position, BATCHES_PER_LOOK)
+            position, offset = newest.add(batches, position, BATCHES_PER_CHECK)
             if slices.is_over():
                 await slices.yield_to_requests()
         return offset
 
-    def _decoded(self, newest: NewestValues) -> Iterator[tuple[int, Record]]:
+    def _decode(self, newest: NewestValues) -> Iterator[tuple[int, Record]]:
         decode = self._coding.decode
         for offset, key, value in newest:
             record = decode(key, value)

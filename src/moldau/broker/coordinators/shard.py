@@ -24,17 +24,16 @@ from moldau.model.units import SECOND_MS
 
 logger = logging.getLogger(__name__)
 
-LEADERSHIP_CHECK_MS_MAX: Final = (
-    15.0 * SECOND_MS
-)  # more than a replica that fell silent is waited for, less than clients wait
+# Longer than it takes to remove an unresponsive replica from the ISR, shorter than client timeouts.
+LEADERSHIP_CHECK_MS_MAX: Final = 15.0 * SECOND_MS
 
 Machine = TypeVar("Machine", bound=ReplicatedMachine[Any])
 Record = TypeVar("Record")
 Response = TypeVar("Response")
 
 
-class CoordinatingShard(Generic[Machine, Record]):
-    """Loaded when this broker becomes the partition's leader, discarded when it ceases to be. `kind` names its keys."""
+class CoordinatorShard(Generic[Machine, Record]):
+    """Loaded when this broker becomes the partition's leader, discarded when another one does."""
 
     def __init__(
         self,
@@ -48,7 +47,7 @@ class CoordinatingShard(Generic[Machine, Record]):
         commit_ms_max: Callable[[], float],
         **options: Any,
     ) -> None:
-        """`kind` is what is coordinated, in a word; so long an answer is held; `options` are the driver's."""
+        """`kind` names the keys in messages; `commit_ms_max` limits waits for a commit; `options` are the driver's."""
         self._broker = broker
         self._partition = partition
         self._log = log
@@ -57,9 +56,11 @@ class CoordinatingShard(Generic[Machine, Record]):
             log,
             new_machine,
             broker.clock,
-            errors=UnavailableErrors(lost=self._refusal, late=self.too_few, unwritten=self._unwritten),
+            errors=UnavailableErrors(
+                lost=self._not_ready_error, late=self.not_committed_error, unwritten=self._write_error
+            ),
             commit_timeout=CommitTimeout(commit_ms_max, lambda: self.can_commit),
-            failed=lambda error: on_failure(f"{partition.name} cannot coordinate any {kind}", error),
+            failed=lambda error: on_failure(f"{partition.name}: the {kind} coordinator failed", error),
             **options,
         )
         self.read = self._driver.read
@@ -99,7 +100,7 @@ class CoordinatingShard(Generic[Machine, Record]):
         """Decide, and return once the decision is committed. With too few or slow replicas, clients get a retriable
         error."""
         if not self.can_commit:
-            raise self.too_few()
+            raise self.not_committed_error()
         return await self._driver.write(decide, ticket, is_written_at_once=is_written_at_once)
 
     def check_leadership(self) -> asyncio.Future[bool]:
@@ -107,35 +108,34 @@ class CoordinatingShard(Generic[Machine, Record]):
         leading = self._partition.leading
         if leading is not None and not leading.machine.is_under_min_isr:
             return leading.leadership_check.confirm(LEADERSHIP_CHECK_MS_MAX)
-        answered = asyncio.get_running_loop().create_future()
+        result = asyncio.get_running_loop().create_future()
         # Below min ISR, a replica that has left the ISR may lead.
-        answered.set_result(self._partition.is_leader and self._partition.leads_alone)
-        return answered
+        result.set_result(self._partition.is_leader and self._partition.leads_alone)
+        return result
 
     async def ensure_leadership(self) -> None:
-        """Raise if another broker may be the coordinator by now: this one's state may be stale."""
+        """Raise if another broker may be the coordinator: this one's state may be stale."""
         if not await self.check_leadership():
-            raise self.unsure()
+            raise self.unconfirmed_error()
 
-    def unsure(self) -> KafkaError:
+    def unconfirmed_error(self) -> KafkaError:
         """Retry here while this broker is in contact with the controller; otherwise find the coordinator again."""
-        words = f"This broker cannot confirm that it is still the coordinator of the {self._kind}."
-        return CoordinatorLoadInProgress(words) if self._broker.controller.is_in_touch else NotCoordinator(words)
+        message = f"This broker cannot confirm that it is still the coordinator of the {self._kind}."
+        return CoordinatorLoadInProgress(message) if self._broker.controller.is_in_touch else NotCoordinator(message)
 
-    def too_few(self) -> KafkaError:
+    def not_committed_error(self) -> KafkaError:
         """The retriable error for decisions that are not committed in time."""
-        trouble = "slow" if self.can_commit else "few"
-        return CoordinatorNotAvailable(f"Replicas of {self.name} that are in sync are too {trouble}.")
+        trouble = "the ISR responds too slowly" if self.can_commit else "the ISR is below min.insync.replicas"
+        return CoordinatorNotAvailable(f"Cannot commit to {self.name}: {trouble}.")
 
-    def _unwritten(self, error: KafkaError | OSError) -> KafkaError:
-        """A disk that is full for a moment is no reason for a client to give up. What else the log says is about one
-        decision, and those who wait for others know nothing of it.
-        """
+    def _write_error(self, error: KafkaError | OSError) -> KafkaError:
+        """A disk error is retriable for clients. Any other error concerns a decision that only some waiters made, so
+        the others get an unspecific one."""
         if isinstance(error, OSError | StorageFailed):
-            return CoordinatorNotAvailable(f"The coordinator of the {self._kind} cannot write to its disk at present.")
+            return CoordinatorNotAvailable(f"The coordinator of the {self._kind} cannot write to its disk; retry.")
         return UnknownServerFailure("Internal error; see the broker's log.")
 
-    def _refusal(self) -> KafkaError:
+    def _not_ready_error(self) -> KafkaError:
         if self._awaits_load:
             return CoordinatorLoadInProgress(f"The {self._kind} is being loaded; retry.")
         return NotCoordinator(f"This broker is not the coordinator of the {self._kind}.")
@@ -148,7 +148,7 @@ class CoordinatingShard(Generic[Machine, Record]):
 
     async def load(self) -> None:
         """Replay the log, then accept requests."""
-        began_ms = self._broker.clock.monotonic_ms()
+        started_ms = self._broker.clock.monotonic_ms()
         try:
             await self._driver.lead()
         except KafkaError:  # the log cannot be read, and waiting does not help
@@ -156,8 +156,8 @@ class CoordinatingShard(Generic[Machine, Record]):
             raise
         self._awaits_load = False
         if self._driver.is_leading:
-            took_ms = self._broker.clock.monotonic_ms() - began_ms
-            logger.debug("%s: loaded in %.0f ms", self.name, took_ms)
+            elapsed_ms = self._broker.clock.monotonic_ms() - started_ms
+            logger.debug("%s: loaded in %.0f ms", self.name, elapsed_ms)
 
     def resign(self) -> None:
         """Another node leads the partition, or it was deleted."""

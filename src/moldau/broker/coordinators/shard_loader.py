@@ -29,14 +29,14 @@ class Loadable(Protocol):
         ...
 
 
-class ShardLoading:
+class ShardLoader:
     """The shards that wait to be loaded, and the task that loads them."""
 
     def __init__(self, topic: str, on_failure: Callable[[str, BaseException], None]) -> None:
         self._topic = topic
         self._on_failure = on_failure
         self._waiting: dict[Loadable, None] = {}
-        self._under_way: Loadable | None = None
+        self._current: Loadable | None = None
         self._task: asyncio.Task[None] | None = None
 
     def add(self, shard: Loadable) -> None:
@@ -48,8 +48,8 @@ class ShardLoading:
     def remove(self, shard: Loadable) -> None:
         """Do not load the shard; a running load is ended by the shard itself."""
         self._waiting.pop(shard, None)
-        if self._under_way is shard:
-            self._under_way = None
+        if self._current is shard:
+            self._current = None
 
     async def close(self) -> None:
         if self._task is not None:
@@ -70,11 +70,11 @@ class ShardLoading:
 
     async def _load(self, shard: Loadable) -> None:
         """Disk errors are retried; unreadable records are not."""
-        self._under_way = shard
+        self._current = shard
         try:
             await shard.load()
         except OSError as error:
-            if self._under_way is None:
+            if self._current is None:
                 return  # it was resigned meanwhile, perhaps with its files
             logger.error("%s: loading failed, will retry: %s", shard.name, error)
             self._waiting[shard] = None

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 from moldau.broker.coordinators.host import ClusterView, CoordinatorHost
-from moldau.broker.coordinators.shard import CoordinatingShard
-from moldau.broker.coordinators.shard_loader import ShardLoading
+from moldau.broker.coordinators.shard import CoordinatorShard
+from moldau.broker.coordinators.shard_loader import ShardLoader
 from moldau.broker.internal_topics import partition_for
 from moldau.broker.partitions.partition import Partition
 from moldau.machines.decision import Now, ReplicatedMachine
@@ -20,17 +20,17 @@ from moldau.model.ids import NO_NODE
 logger = logging.getLogger(__name__)
 
 
-S = TypeVar("S", bound=CoordinatingShard[Any, Any])
+S = TypeVar("S", bound=CoordinatorShard[Any, Any])
 Machine = TypeVar("Machine", bound=ReplicatedMachine[Any])
 Listed = TypeVar("Listed")
 
 
 async def read_all(
-    shards: Iterable[CoordinatingShard[Machine, Any]], query: Callable[[Machine, Now], Sequence[Listed]]
+    shards: Iterable[CoordinatorShard[Machine, Any]], query: Callable[[Machine, Now], Sequence[Listed]]
 ) -> tuple[list[Listed], ErrorCode]:
-    """What all shards have to say, each in a turn of its own; the error, if any, says that some could not.
+    """Query all shards, one per turn of the event loop. With an error, the results of some shards are missing.
 
-    One that was given up meanwhile is passed over: whoever has it now is asked, too.
+    A shard that was resigned meanwhile is omitted: clients query its new coordinator as well.
     """
     loop, reads = asyncio.get_running_loop(), []
     for shard in shards:
@@ -45,14 +45,14 @@ async def read_all(
 
 
 async def _read(
-    shard: CoordinatingShard[Machine, Any], query: Callable[[Machine, Now], Sequence[Listed]]
+    shard: CoordinatorShard[Machine, Any], query: Callable[[Machine, Now], Sequence[Listed]]
 ) -> tuple[Sequence[Listed], ErrorCode]:
     try:
         return await shard.read(lambda machine: query(machine, shard.now)), ErrorCode.NONE
     except NotCoordinator:
         return (), ErrorCode.NONE
-    except KafkaError as refusal:
-        return (), refusal.code
+    except KafkaError as error:
+        return (), error.code
 
 
 class Shards(Generic[S]):
@@ -71,22 +71,22 @@ class Shards(Generic[S]):
         self._new_topic = new_topic
         self._new_shard = new_shard
         self._shards: dict[int, S] = {}
-        self._offline: set[int] = set()  # led here, but not open
+        self._offline: set[int] = set()  # led by this broker, but not open
         self._partitions = 0  # of the topic
         self._creation: asyncio.Task[str | None] | None = None
-        self._loading = ShardLoading(topic, on_failure)
+        self._loader = ShardLoader(topic, on_failure)
 
     # Lookup
 
     def shard_of(self, key: str) -> S:
-        """The shard that coordinates a key; raises if it is not here."""
+        """Return the shard that coordinates a key; raises NotCoordinator if another broker does."""
         if not self._partitions:
             raise NotCoordinator(f"Topic {self._topic} does not exist yet.")
         return self.shard_at(partition_for(key, self._partitions))
 
     def shard_at(self, index: int) -> S:
-        """The shard of a partition; raises if it is not here."""
-        return self._shards.get(index) or self._begin_late(index)
+        """Return the shard of a partition; raises NotCoordinator if another broker leads it."""
+        return self._shards.get(index) or self._create_late(index)
 
     def all(self) -> list[S]:
         """All shards of this node, in partition order."""
@@ -106,9 +106,9 @@ class Shards(Generic[S]):
         """Create the topic once for all concurrent requests, even if their clients disconnect."""
         if self._creation is None:
             self._creation = asyncio.get_running_loop().create_task(self._create_topic())
-        refusal = await asyncio.shield(self._creation)
-        if refusal is not None:
-            raise CoordinatorNotAvailable(refusal)
+        error = await asyncio.shield(self._creation)
+        if error is not None:
+            raise CoordinatorNotAvailable(error)
 
     async def _create_topic(self) -> str | None:
         """Return why it could not be created, or None."""
@@ -116,19 +116,19 @@ class Shards(Generic[S]):
             created = await self._broker.create_topic(self._new_topic(self._broker))
             if created.error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 return None
-            words = f"{self._topic} could not be created: {created.message}"
-            logger.error(words)
+            message = f"{self._topic} could not be created: {created.message}"
+            logger.error(message)
         except KafkaError as error:  # no controller responds: the client retries
-            words = f"{self._topic} could not be created: {error.message}"
-            logger.warning(words)
+            message = f"{self._topic} could not be created: {error.message}"
+            logger.warning(message)
         finally:
             self._creation = None
-        return words
+        return message
 
     # Metadata changes
 
     async def follow(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Called when the partitions are in step with the image, before handlers see it."""
+        """Follow an image. Called when it is in effect in the partitions, before handlers see it."""
         if any(topic.name == self._topic for topic in delta.removed.values()):
             self._resign_all()
         topic = image.topics.get(self._topic)
@@ -138,20 +138,20 @@ class Shards(Generic[S]):
                 await self._place(topic, index)
 
     async def _place(self, topic: TopicImage, index: int) -> None:
-        shard, where = self._shards.get(index), topic.partitions[index]
-        is_led = where.leader == self._broker.node_id
+        shard, state = self._shards.get(index), topic.partitions[index]
+        is_led = state.leader == self._broker.node_id
         if not is_led:
             self._offline.discard(index)
         # In a skipped epoch another broker may have led: its records are not in this machine.
-        if shard is not None and (not is_led or where.leader_epoch > shard.leader_epoch + 1):
+        if shard is not None and (not is_led or state.leader_epoch > shard.leader_epoch + 1):
             self._resign(index)
             shard = None
         if shard is not None:
-            shard.leader_epoch = where.leader_epoch
+            shard.leader_epoch = state.leader_epoch
         elif is_led:
-            await self._begin(index)
+            await self._create(index)
 
-    async def _begin(self, index: int) -> None:
+    async def _create(self, index: int) -> None:
         partition = self._led(index)
         if partition is None:  # a disk error or corruption: the other shards are served
             self._offline.add(index)
@@ -160,25 +160,25 @@ class Shards(Generic[S]):
         if shard.is_empty:
             await shard.load()
         else:
-            self._loading.add(shard)
+            self._loader.add(shard)
 
     def _led(self, index: int) -> Partition | None:
         partition = self._broker.partitions.find(self._topic, index)
         return partition if partition is not None and partition.is_leader else None
 
-    def _begin_late(self, index: int) -> S:
-        """A partition that could not be opened may be open by now."""
+    def _create_late(self, index: int) -> S:
+        """Create the shard of a partition that could not be opened at first, if it is open now."""
         partition = self._led(index) if index in self._offline else None
         if partition is None:
             raise NotCoordinator(f"This broker does not lead {self._topic}-{index}.")
         self._offline.discard(index)
         shard = self._shards[index] = self._new_shard(partition)
-        self._loading.add(shard)
+        self._loader.add(shard)
         return shard
 
     def _resign(self, index: int) -> None:
         shard = self._shards.pop(index)
-        self._loading.remove(shard)
+        self._loader.remove(shard)
         shard.resign()
 
     def _resign_all(self) -> None:
@@ -191,6 +191,6 @@ class Shards(Generic[S]):
         """Stop loading and write pending decisions."""
         if self._creation is not None:
             await asyncio.wait([self._creation])
-        await self._loading.close()
+        await self._loader.close()
         for shard in self.all():
             await shard.close()

@@ -1,4 +1,4 @@
-"""Who looks after which group here: a shard for each partition of the offsets topic that this node leads."""
+"""The group coordinator: one shard for each partition of `__consumer_offsets` that this node leads."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -15,7 +15,7 @@ from moldau.machines.metadata.image import MetadataImage
 
 
 class Groups:
-    """Finds the shard of a group; tells all shards of topics that are deleted."""
+    """Finds the shard of a group; notifies all shards of deleted topics."""
 
     def __init__(self, broker: CoordinatorHost, on_failure: Callable[[str, BaseException], None]) -> None:
         self._shards: Shards[Shard] = Shards(
@@ -30,52 +30,50 @@ class Groups:
         self.shards = self._shards.all
         self.coordinator_of = self._shards.coordinator_of
         self._broker = broker
-        self._notices: set[asyncio.Task[None]] = set()
+        self._notifications: set[asyncio.Task[None]] = set()
         self._image = MetadataImage()
-        self._knows_all = False
+        self._is_metadata_complete = False
         self._lag_watch = LagWatch(broker, self.positions)
 
     async def follow(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Called when the partitions are in step with the image, before handlers see it."""
+        """Follow an image. Called when it is in effect in the partitions, before handlers see it."""
         self._image = image
         before = self.shards()
         await self._shards.follow(image, delta)
         if delta.removed:
-            # A shard that begins with this image may hold what another coordinator, which has seen it before us,
-            # acknowledged for a new topic of the same name. It compares what it loads with the image.
+            # A shard created by this image is not notified: its log may have offsets of a new topic of the same name,
+            # acknowledged by a coordinator that saw the image earlier. It compares the loaded offsets with the image.
             for shard in self.shards():
                 if shard in before:
                     self._notify(shard.topics_deleted(delta.removed.values()))
 
     def newest_image(self) -> MetadataImage | None:
-        """At least as new as what made this broker coordinate what it does. None while this life of the broker may not
-        have heard of topics that an earlier one knew.
+        """Return the newest image, at least as new as the one that made this broker the coordinator. None until the
+        metadata of this run is complete: topics of the previous run may still be missing.
         """
-        return self._image if self._knows_all else None
+        return self._image if self._is_metadata_complete else None
 
-    def _notify(self, notice: Coroutine[Any, Any, None]) -> None:
-        """Decided in the order of notices, and not waited for: the metadata must go on."""
-        task = asyncio.get_running_loop().create_task(notice)
-        self._notices.add(task)
-        task.add_done_callback(self._notices.discard)
+    def _notify(self, notification: Coroutine[Any, Any, None]) -> None:
+        """Start the notification without waiting, so that the metadata is not delayed; shards keep their order."""
+        task = asyncio.get_running_loop().create_task(notification)
+        self._notifications.add(task)
+        task.add_done_callback(self._notifications.discard)
 
     async def positions(self) -> list[Position]:
         """Return the committed offsets and lags of all groups that are coordinated here."""
         return await positions(self._broker, self.shards())
 
     def start(self) -> None:
-        """The metadata is here as it was when this life of the broker began, and newer: look for topics that are gone,
-        and begin to look after lags.
-        """
-        self._knows_all = True
+        """The metadata of this run is complete: check for deleted topics, and start to watch lags."""
+        self._is_metadata_complete = True
         for shard in self.shards():
             self._notify(shard.metadata_known())
         self._lag_watch.start()
 
     async def close(self) -> None:
-        """Stop loading, write what was decided."""
+        """Stop loading, and write pending decisions."""
         await self._lag_watch.stop()
         await self._shards.close()
-        for notice in self._notices:  # what they wait for will not come; whoever loads the shard next finds it again
-            notice.cancel()
-        await asyncio.gather(*self._notices, return_exceptions=True)
+        for notification in self._notifications:  # the next coordinator finds deleted topics when it loads the shard
+            notification.cancel()
+        await asyncio.gather(*self._notifications, return_exceptions=True)

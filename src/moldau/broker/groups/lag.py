@@ -1,4 +1,4 @@
-"""How far groups are behind: for the metrics page, and for a warning when one falls further and further behind."""
+"""Consumer lag: for the metrics page, and for a warning about groups whose lag keeps growing."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from moldau.broker.coordinators.host import CoordinatorHost
-from moldau.broker.groups.remote_end_offsets import ends_elsewhere
+from moldau.broker.groups.remote_end_offsets import fetch_end_offsets
 from moldau.broker.groups.shard import Shard
 from moldau.model.errors import KafkaError
 from moldau.model.ids import TopicPartition
@@ -16,13 +16,13 @@ from moldau.model.units import SECOND_MS
 
 logger = logging.getLogger(__name__)
 
-LOOKS_PER_WARNING: Final = 5  # a lag that has grown so many times in a row grows
-LOOK_MS_MIN: Final = 100.0
-OFF_MS: Final = 60.0 * SECOND_MS  # how often it is seen whether warnings are wanted again
+CHECKS_PER_WARNING: Final = 5  # checks in the time after which a warning is due
+CHECK_MS_MIN: Final = 100.0
+DISABLED_CHECK_MS: Final = 60.0 * SECOND_MS  # between checks whether warnings are enabled
 
 
 class Position(NamedTuple):
-    """What a group has committed for a partition, and how much lies behind it; None if nobody can tell just now."""
+    """A committed offset of a group, and the lag there; None while the partition's end is unknown."""
 
     group_id: str
     topic: str
@@ -31,12 +31,12 @@ class Position(NamedTuple):
     lag: int | None
 
     @property
-    def place(self) -> TopicPartition:
+    def partition_name(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
 
 
-class Falling(NamedTuple):
-    """A group that has fallen behind for a while."""
+class GrowingLag(NamedTuple):
+    """A group whose lag has grown for a while."""
 
     group_id: str
     lag: int
@@ -44,7 +44,7 @@ class Falling(NamedTuple):
 
 
 async def positions(broker: CoordinatorHost, shards: Iterable[Shard]) -> list[Position]:
-    """Of all groups that are looked after here; those of shards that are loading are left out."""
+    """Return the positions of all groups that this broker coordinates, except those of shards that are loading."""
     found: list[Position] = []
     for shard in shards:
         try:
@@ -53,14 +53,16 @@ async def positions(broker: CoordinatorHost, shards: Iterable[Shard]) -> list[Po
             continue
         found += [Position(*each, _lag(broker, *each[1:])) for each in committed]
         await asyncio.sleep(0)
-    return await _completed(broker, found)
+    return await _with_remote_lags(broker, found)
 
 
-async def _completed(broker: CoordinatorHost, found: list[Position]) -> list[Position]:
-    """With the lags of partitions that are not here: their leaders tell where they end."""
-    ends = await ends_elsewhere(broker, {each.place for each in found if each.lag is None})
+async def _with_remote_lags(broker: CoordinatorHost, found: list[Position]) -> list[Position]:
+    """Fill in the lags of partitions that this broker has no replica of, from their leaders."""
+    ends = await fetch_end_offsets(broker, {each.partition_name for each in found if each.lag is None})
     return [
-        each._replace(lag=max(0, ends[each.place] - each.offset)) if each.lag is None and each.place in ends else each
+        each._replace(lag=max(0, ends[each.partition_name] - each.offset))
+        if each.lag is None and each.partition_name in ends
+        else each
         for each in found
     ]
 
@@ -73,31 +75,31 @@ def _lag(broker: CoordinatorHost, topic: str, index: int, offset: int) -> int | 
 @dataclass(slots=True)
 class _Trend:
     lag: int
-    since_ms: float  # the last time it had not grown
+    since_ms: float  # when it last did not grow
 
 
 class Trends:
-    """Which groups' lag grows, look after look."""
+    """Tracks the lag of groups over consecutive checks."""
 
     def __init__(self) -> None:
         self._trends: dict[str, _Trend] = {}
 
-    def look(self, lags: Mapping[str, int], now_ms: float, patience_ms: float) -> list[Falling]:
-        """Those whose lag has grown at every look for so long; each is named once in that time."""
-        falling = []
+    def check(self, lags: Mapping[str, int], now_ms: float, window_ms: float) -> list[GrowingLag]:
+        """Return groups whose lag has grown at each check for `window_ms`, each once per window."""
+        growing = []
         trends: dict[str, _Trend] = {}
         for group_id, lag in lags.items():
             before = self._trends.get(group_id)
             trend = trends[group_id] = _Trend(lag, now_ms if before is None or lag <= before.lag else before.since_ms)
-            if before is not None and now_ms - trend.since_ms >= patience_ms:
-                falling.append(Falling(group_id, lag, trend.since_ms))
+            if before is not None and now_ms - trend.since_ms >= window_ms:
+                growing.append(GrowingLag(group_id, lag, trend.since_ms))
                 trend.since_ms = now_ms
         self._trends = trends
-        return falling
+        return growing
 
 
 class LagWatch:
-    """Looks at all lags from time to time, and writes a warning into the log."""
+    """Checks all lags periodically, and logs warnings."""
 
     def __init__(self, broker: CoordinatorHost, positions: Callable[[], Awaitable[list[Position]]]) -> None:
         self._broker = broker
@@ -116,18 +118,18 @@ class LagWatch:
 
     async def _run(self) -> None:
         while True:
-            patience_ms = self._broker.settings.lag_warning_ms
-            pause_ms = max(patience_ms / LOOKS_PER_WARNING, LOOK_MS_MIN) if patience_ms else OFF_MS
+            window_ms = self._broker.settings.lag_warning_ms
+            pause_ms = max(window_ms / CHECKS_PER_WARNING, CHECK_MS_MIN) if window_ms else DISABLED_CHECK_MS
             await asyncio.sleep(pause_ms / 1000)
-            if patience_ms:
-                await self.look(patience_ms)
+            if window_ms:
+                await self.check(window_ms)
 
-    async def look(self, patience_ms: float) -> None:
+    async def check(self, window_ms: float) -> None:
         lags: Counter[str] = Counter()
         for (group_id, _), lag in (await self._lags()).items():
             lags[group_id] += lag
         now_ms = self._broker.clock.monotonic_ms()
-        for group_id, lag, since_ms in self._trends.look(lags, now_ms, patience_ms):
+        for group_id, lag, since_ms in self._trends.check(lags, now_ms, window_ms):
             self._broker.limited_logger.write(
                 "lag",
                 f"Group {group_id} falls behind: its lag has grown for {(now_ms - since_ms) / 1000:.0f} s, "
@@ -135,7 +137,7 @@ class LagWatch:
             )
 
     async def _lags(self) -> dict[tuple[str, TopicPartition], int]:
-        """What nobody can tell counts as it last was: as nothing, it would look like a group that catches up."""
-        found = {(each.group_id, each.place): each.lag for each in await self._positions()}
+        """Return all lags. An unknown one keeps its last value: as zero, the group would seem to catch up."""
+        found = {(each.group_id, each.partition_name): each.lag for each in await self._positions()}
         self._last = {key: self._last.get(key, 0) if lag is None else lag for key, lag in found.items()}
         return self._last

@@ -14,13 +14,13 @@ SEGMENT_BYTES_MIN: Final = 2 * DECISION_BYTES_MAX  # a batch must fit into a seg
 
 
 def new_offsets_topic(view: ClusterView) -> NewTopic:
-    """The topic as the settings want it, with as many replicas as there are brokers for."""
+    """The topic with the configured settings, and at most as many replicas as active brokers."""
     settings = view.settings
     wanted = settings.offsets_topic_replication_factor
     brokers = sum(each.is_active for each in view.image.brokers.values())
     if wanted > brokers:
         logger.warning(
-            "%s is created with %d of %d replicas (offsets.topic.replication.factor): there are no more brokers",
+            "%s is created with %d of %d replicas (offsets.topic.replication.factor): not enough active brokers",
             OFFSETS_TOPIC,
             brokers,
             wanted,

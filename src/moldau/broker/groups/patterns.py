@@ -1,4 +1,4 @@
-"""Patterns by which consumers subscribe: RE2 reads them, whose time grows with the text alone, never Python's `re`."""
+"""Subscription patterns, matched by RE2 in linear time; Python's `re` could be exploited."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -8,13 +8,13 @@ import re2
 
 from moldau.model.units import MiB
 
-MEMORY_BYTES_MAX: Final = 1 * MiB  # of one compiled pattern; RE2 refuses what needs more
-PATTERNS_KEPT: Final = 256
+MEMORY_BYTES_MAX: Final = 1 * MiB  # of one compiled pattern; RE2 rejects larger ones
+CACHED_PATTERNS_MAX: Final = 256
 PATTERN_BYTES_MAX: Final = 32_767
 
 
 class InvalidPattern(ValueError):
-    """What RE2 says of a pattern that it cannot read."""
+    """RE2's error message for an invalid pattern."""
 
 
 def _options() -> Any:
@@ -25,7 +25,7 @@ def _options() -> Any:
     return options
 
 
-@lru_cache(PATTERNS_KEPT)
+@lru_cache(CACHED_PATTERNS_MAX)
 def _compiled(pattern: str) -> Any:
     try:
         raw = pattern.encode()
@@ -33,18 +33,18 @@ def _compiled(pattern: str) -> Any:
             raise InvalidPattern(f"it has {len(raw)} bytes, more than {PATTERN_BYTES_MAX}")
         return re2.compile(raw, _options())
     except UnicodeEncodeError:
-        raise InvalidPattern("it is no UTF-8") from None
+        raise InvalidPattern("it is not valid UTF-8") from None
     except re2.error as error:
-        words = error.args[0]
-        raise InvalidPattern(words.decode(errors="replace") if isinstance(words, bytes) else str(words)) from None
+        message = error.args[0]
+        raise InvalidPattern(message.decode(errors="replace") if isinstance(message, bytes) else str(message)) from None
 
 
 def check_pattern(pattern: str) -> None:
-    """`InvalidPattern` if RE2 cannot read it."""
+    """Raise `InvalidPattern` if RE2 rejects the pattern."""
     _compiled(pattern)
 
 
 def matching(pattern: str, names: Iterable[str]) -> list[str]:
-    """Those of the names that the pattern matches from end to end."""
+    """Return the names that the pattern matches entirely."""
     fullmatch = _compiled(pattern).fullmatch
     return [name for name in names if fullmatch(name.encode(errors="surrogateescape"))]

@@ -1,4 +1,4 @@
-"""How records of groups stand in `__consumer_offsets`: as Kafka writes them, so that its tools read them."""
+"""Encodes and decodes records of `__consumer_offsets` in Kafka's format, which its tools read."""
 
 import logging
 from collections.abc import Sequence
@@ -52,9 +52,9 @@ class GroupCoding:
         return PendingOffset(producer_id, producer_epoch, name, offset)
 
     def decode(self, key: bytes, value: bytes | None) -> KeyedRecord | None:
-        """A record of a kind or version that is not known here is passed over, as Kafka does."""
+        """Return None for a record of an unknown type or version, as Kafka does."""
         try:
             return decode_group_record(key, value)
         except Malformed as error:
-            logger.warning("A record of the offsets topic is passed over: %s", error)
+            logger.warning("Ignoring a record of __consumer_offsets: %s", error)
             return None

@@ -1,4 +1,4 @@
-"""Where partitions end that this broker has no replica of: nobody but their leaders can tell, so they are asked."""
+"""End offsets of partitions that this broker has no replica of, requested from their leaders."""
 
 import asyncio
 from collections.abc import Iterable, Iterator
@@ -15,60 +15,63 @@ if TYPE_CHECKING:
     from moldau.model.ids import Address
 
 PARTITIONS_PER_REQUEST: Final = 2_000
-ASK_MS: Final = 1 * SECOND_MS  # whoever reads the metrics page does not wait for long
+TIMEOUT_MS: Final = 1 * SECOND_MS  # the metrics page must not be delayed for long
 PURPOSE: Final = "lag"
 _LATEST: Final = -1
 
 Ends = dict[TopicPartition, int]
 
 
-async def ends_elsewhere(broker: PeerHost, places: Iterable[TopicPartition]) -> Ends:
-    """High watermarks as leaders tell them. Those of leaders that do not answer at once are left out."""
-    questions = list(_questions(broker, places))
-    answers = await asyncio.gather(*(_ask(broker, address, asked) for address, asked in questions))
-    return {place: offset for each in answers for place, offset in each.items()}
+async def fetch_end_offsets(broker: PeerHost, partitions: Iterable[TopicPartition]) -> Ends:
+    """Return the high watermarks from the leaders; those of leaders that do not respond in time are omitted."""
+    requests = list(_requests_by_leader(broker, partitions))
+    responses = await asyncio.gather(*(_list_offsets(broker, address, wanted) for address, wanted in requests))
+    return {name: offset for each in responses for name, offset in each.items()}
 
 
-def _questions(broker: PeerHost, places: Iterable[TopicPartition]) -> Iterator[tuple["Address", list[TopicPartition]]]:
+def _requests_by_leader(
+    broker: PeerHost, partitions: Iterable[TopicPartition]
+) -> Iterator[tuple["Address", list[TopicPartition]]]:
     image = broker.image
     led: dict[int, list[TopicPartition]] = {}
-    for place in sorted(places):
-        found = image.partition(*place)
+    for name in sorted(partitions):
+        found = image.partition(*name)
         if found is not None and found.leader != broker.node_id:
-            led.setdefault(found.leader, []).append(place)
-    for leader, theirs in led.items():
+            led.setdefault(found.leader, []).append(name)
+    for leader, led_partitions in led.items():
         registered = image.brokers.get(leader)
         address = None if registered is None else registered.address(broker.inter_broker_listener)
         if address is not None:
-            for asked in range(0, len(theirs), PARTITIONS_PER_REQUEST):
-                yield address, theirs[asked : asked + PARTITIONS_PER_REQUEST]
+            for wanted in range(0, len(led_partitions), PARTITIONS_PER_REQUEST):
+                yield address, led_partitions[wanted : wanted + PARTITIONS_PER_REQUEST]
 
 
-async def _ask(broker: PeerHost, address: "Address", places: list[TopicPartition]) -> Ends:
+async def _list_offsets(broker: PeerHost, address: "Address", partitions: list[TopicPartition]) -> Ends:
     try:
-        answer = await broker.peers.ask(address, _request(places), timeout_ms=ASK_MS, purpose=PURPOSE)
+        response = await broker.peers.ask(address, _request(partitions), timeout_ms=TIMEOUT_MS, purpose=PURPOSE)
     except (OSError, KafkaError):
         return {}
-    return _told(answer)
+    return _end_offsets(response)
 
 
-def _request(places: list[TopicPartition]) -> ListOffsetsRequest:
+def _request(partitions: list[TopicPartition]) -> ListOffsetsRequest:
     topic, partition = ListOffsetsRequest.ListOffsetsTopic, ListOffsetsRequest.ListOffsetsPartition
     return ListOffsetsRequest(
         replica_id=-1,
         topics=[
             topic(
-                name=name, partitions=[partition(partition_index=each.partition, timestamp=_LATEST) for each in theirs]
+                name=name,
+                partitions=[partition(partition_index=each.partition, timestamp=_LATEST) for each in led_partitions],
             )
-            for name, theirs in groupby(places, key=lambda each: each.topic)
+            for name, led_partitions in groupby(partitions, key=lambda each: each.topic)
         ],
     )
 
 
-def _told(answer: ListOffsetsResponse) -> Ends:
+def _end_offsets(response: ListOffsetsResponse) -> Ends:
     return {
         TopicPartition(topic.name, each.partition_index): each.offset
-        for topic in answer.topics
+        for topic in response.topics
         for each in topic.partitions
         if each.error_code == ErrorCode.NONE
     }

@@ -1,4 +1,4 @@
-"""One partition of the offsets topic that this node leads, and the machine that decides for its groups."""
+"""A shard of the group coordinator: a partition of `__consumer_offsets` and the machine on it."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ from typing import Final
 
 from moldau.broker.coordinators.host import CoordinatorHost
 from moldau.broker.coordinators.partition_log import PartitionLog
-from moldau.broker.coordinators.shard import CoordinatingShard
+from moldau.broker.coordinators.shard import CoordinatorShard
 from moldau.broker.groups import patterns
 from moldau.broker.groups.record_serde import GroupCoding
 from moldau.broker.partitions.partition import Partition, TransactionEnding
@@ -24,12 +24,12 @@ from moldau.wire.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 logger = logging.getLogger(__name__)
 
-LOADING_S: Final = 0.5  # between two looks whether the shard is loaded
-REFUSED_S: Final = 5.0  # after its log could not be written; each attempt makes it load anew
+LOAD_CHECK_S: Final = 0.5  # between checks whether the shard is loaded
+WRITE_RETRY_S: Final = 5.0  # after a failed write; each attempt reloads the shard
 
 
-class Shard(CoordinatingShard[GroupsMachine, Record]):
-    """What handlers ask about groups goes through `write` and `read`; both raise while the shard is loading."""
+class Shard(CoordinatorShard[GroupsMachine, Record]):
+    """Handlers use `write` and `read`; both raise while the shard is loading."""
 
     def __init__(
         self,
@@ -61,14 +61,14 @@ class Shard(CoordinatingShard[GroupsMachine, Record]):
         self.write = self._driver.write
         self.decide_now = self._driver.decide_now
         self.new_ticket = self._driver.new_ticket
-        self._gone_topics: dict[TopicId, DeletedTopic] = {}  # of which not all offsets are known to be forgotten
+        self._deleted_topics: dict[TopicId, DeletedTopic] = {}  # deleted topics whose offsets may not all be deleted
 
     @property
     def partition(self) -> Partition:
         return self._partition
 
     async def commit_in_transaction(self, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
-        """Note offsets that count once the producer's transaction is committed; it must be open here, or admitted."""
+        """Write offsets that count once the producer's transaction is committed; it must be open or verified here."""
         producers = self._partition.log.producers
 
         def decide(machine: GroupsMachine) -> Decision[Record, TxnOffsetCommitResponse]:
@@ -76,19 +76,19 @@ class Shard(CoordinatingShard[GroupsMachine, Record]):
             return machine.decide_commit_in_transaction(request, now=self.now)
 
         self._driver.flush()  # so that the log knows of every transaction that was ended before
-        # Another request may take the admission away in this very turn: the log looks at it again when it is written.
+        # Another request may end the verification in this turn: the log checks it again at the write.
         response: TxnOffsetCommitResponse = await self.commit(decide, is_written_at_once=True)
         return response
 
     async def end_transaction(self, ending: TransactionEnding) -> None:
-        """Write the marker of a transaction, unless it is there: what the transaction had pending is settled."""
+        """Write the marker of a transaction unless it exists, which settles the pending offsets."""
         producer_id, epoch, coordinator_epoch, is_commit, version = ending
         self._driver.flush()
         if self._partition.log.producers.check_end(producer_id, epoch, coordinator_epoch, version):
             ended = TransactionEnded(producer_id, epoch, coordinator_epoch, is_commit)
             await self.commit(lambda machine: machine.decide_end_transaction(ended))
         else:
-            await self.commit(lambda _: respond(None))  # what was written before may not be committed yet
+            await self.commit(lambda _: respond(None))  # an earlier marker may not be committed yet
         self._partition.forget_ends()
 
     def _new_machine(self) -> GroupsMachine:
@@ -101,36 +101,38 @@ class Shard(CoordinatingShard[GroupsMachine, Record]):
             newest_image=self._newest_image,
         )
 
-    # Topics that are gone
+    # Deleted topics
 
     async def metadata_known(self) -> None:
-        """What was loaded before it was sure which topics there are is compared with them."""
-        with suppress(KafkaError):  # a machine that is not ready does so when it is
+        """The metadata is complete: compare the topics of loaded offsets with it."""
+        with suppress(KafkaError):  # a machine that is not ready does so after its load
             await self.write(lambda machine: machine.decide_metadata_loaded(now=self.now))
 
     async def topics_deleted(self, topics: Iterable[TopicImage]) -> None:
-        """What was committed for them goes: now, or once the shard is loaded and its log can be written."""
+        """Delete the topics' offsets, retrying until the shard is loaded and its log is writable."""
         until_ms = self.now.wall_ms
-        self._gone_topics.update({each.topic_id: DeletedTopic(each.topic_id, each.name, until_ms) for each in topics})
-        while self._gone_topics:
+        self._deleted_topics.update(
+            {each.topic_id: DeletedTopic(each.topic_id, each.name, until_ms) for each in topics}
+        )
+        while self._deleted_topics:
             if not self.is_ready:
-                await asyncio.sleep(LOADING_S)
-            elif not await self._forget_some():
-                await asyncio.sleep(REFUSED_S)
+                await asyncio.sleep(LOAD_CHECK_S)
+            elif not await self._delete_offsets():
+                await asyncio.sleep(WRITE_RETRY_S)
 
-    async def _forget_some(self) -> bool:
-        """Whether it could be written."""
-        gone = list(self._gone_topics.values())
+    async def _delete_offsets(self) -> bool:
+        """Delete one decision's worth of offsets; return whether the write succeeded."""
+        deleted = list(self._deleted_topics.values())
         try:
-            is_all = await self.commit(lambda machine: machine.decide_topics_deleted(gone, now=self.now))
+            is_all = await self.commit(lambda machine: machine.decide_topics_deleted(deleted, now=self.now))
         except KafkaError as error:
-            logger.warning("%s: offsets of deleted topics are kept for now: %s", self.name, error)
+            logger.warning("%s: deleting offsets of deleted topics failed, will retry: %s", self.name, error)
             return False
         if is_all:
-            for each in gone:
-                self._gone_topics.pop(each.topic_id, None)
+            for each in deleted:
+                self._deleted_topics.pop(each.topic_id, None)
         return True
 
     def resign(self) -> None:
-        self._gone_topics.clear()  # for whoever leads the shard next to find out
+        self._deleted_topics.clear()  # the next coordinator finds them when it loads the shard
         super().resign()

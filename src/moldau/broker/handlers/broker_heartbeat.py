@@ -18,7 +18,7 @@ async def handle(request: BrokerHeartbeatRequest, context: QuorumContext) -> Bro
     )
     now_ms = context.broker.clock.monotonic_ms()
     response = await context.broker.metadata.write(lambda machine: machine.decide_broker_heartbeat(heartbeat, now_ms))
-    context.broker.failure_detector.heard(request.broker_id, request.broker_epoch, context.connection)
+    context.broker.failure_detector.heartbeat_received(request.broker_id, request.broker_epoch, context.connection)
     return BrokerHeartbeatResponse(
         is_caught_up=response.is_caught_up, is_fenced=response.is_fenced, should_shut_down=response.should_shut_down
     )

@@ -40,7 +40,7 @@ async def handle(request: ConsumerGroupHeartbeatRequest, context: GroupContext) 
 def _only(decision: Decision[Any, Result] | None, shard: Shard) -> Decision[Any, Result]:
     """A heartbeat that changes nothing is accepted even while the shard cannot commit (below min ISR)."""
     if decision is None:
-        raise shard.too_few()
+        raise shard.not_committed_error()
     return decision
 
 

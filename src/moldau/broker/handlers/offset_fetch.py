@@ -65,7 +65,7 @@ async def _fetch(
         shard = context.broker.groups.shard_of(requested.group_id)
         rejected = _remove_rejected(requested, context) if requested.topics is not None else []
         if shard.is_ready and not await (checks.get(shard) or shard.check_leadership()):
-            raise shard.unsure()
+            raise shard.unconfirmed_error()
         result = await shard.read(lambda machine: machine.fetch_offsets(requested, require_stable=require_stable))
     except KafkaError as error:
         return _group_error(requested, error.code)

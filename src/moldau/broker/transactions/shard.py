@@ -7,7 +7,7 @@ from typing import Final
 
 from moldau.broker.coordinators.host import CoordinatorHost
 from moldau.broker.coordinators.partition_log import PartitionLog
-from moldau.broker.coordinators.shard import CoordinatingShard
+from moldau.broker.coordinators.shard import CoordinatorShard
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.transactions.markers import Markers
 from moldau.broker.transactions.record_serde import TransactionCoding
@@ -43,7 +43,7 @@ FATAL_ERRORS: Final = (
 )  # fatal for a producer: check the leadership before responding them
 
 
-class TransactionShard(CoordinatingShard[TransactionsMachine, Record]):
+class TransactionShard(CoordinatorShard[TransactionsMachine, Record]):
     """Handlers use `commit` and `read`; both raise while the shard is loading."""
 
     def __init__(
