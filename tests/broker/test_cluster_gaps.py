@@ -8,7 +8,7 @@ from broker_scene import Talker
 from cluster_scene import ALL_CONTROL, Cluster, on_cluster
 from replica_scene import create, where
 
-from moldau.broker.partitions.leader_role import UNDER_WAY_MS
+from moldau.broker.partitions.leader_role import IN_FLIGHT_MS
 from moldau.model.errors import ErrorCode
 from moldau.records.builder import build_batch
 from moldau.wire.messages import ProduceRequest
@@ -39,7 +39,7 @@ def test_a_new_leader_takes_the_batches_of_a_new_producer_from_its_first_one_on(
 def test_a_producer_that_was_forgotten_goes_on_where_it_was_when_its_leader_is_no_longer_new() -> None:
     async def script(cluster: Cluster) -> None:
         await cluster.create("t")
-        await asyncio.sleep(UNDER_WAY_MS / 1000)
+        await asyncio.sleep(IN_FLIGHT_MS / 1000)
         talker = await cluster.connect(cluster.leaders("t")[0])
         assert [await produce(talker, sequence) for sequence in (5, 6)] == [ErrorCode.NONE] * 2
 
@@ -59,7 +59,7 @@ def test_a_new_leader_sends_away_what_follows_a_batch_that_it_has_not_taken() ->
         # Number 2 came a moment too early and was sent away; a gap would make its producer double number 1.
         assert await produce(talker, 3) is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert [await produce(talker, sequence) for sequence in (1, 2, 3)] == [ErrorCode.NONE] * 3
-        await asyncio.sleep(UNDER_WAY_MS / 1000)
+        await asyncio.sleep(IN_FLIGHT_MS / 1000)
         assert await produce(talker, 5) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
     on_cluster(script, roles=ALL_CONTROL)
@@ -69,7 +69,7 @@ def test_a_new_leader_sends_away_what_follows_a_batch_that_it_has_not_taken() ->
 def test_what_follows_a_batch_that_too_few_were_in_sync_for_is_sent_away_like_it() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster, min_insync_replicas=3)
-        await asyncio.sleep(UNDER_WAY_MS / 1000)
+        await asyncio.sleep(IN_FLIGHT_MS / 1000)
         talker = await cluster.connect(2)
         assert await produce(talker, 0) is ErrorCode.NONE
         cluster.kill(3)
@@ -83,7 +83,7 @@ def test_what_follows_a_batch_that_too_few_were_in_sync_for_is_sent_away_like_it
         assert await produce(talker, 1, producer_id=8) is ErrorCode.NOT_ENOUGH_REPLICAS
         for producer_id in (7, 8):
             assert [await produce(talker, each, producer_id) for each in (0, 1, 2)] == [ErrorCode.NONE] * 3
-        await asyncio.sleep(UNDER_WAY_MS / 1000)
+        await asyncio.sleep(IN_FLIGHT_MS / 1000)
         assert await produce(talker, 4) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
     on_cluster(script)
@@ -93,7 +93,7 @@ def test_what_follows_a_batch_that_too_few_were_in_sync_for_is_sent_away_like_it
 def test_what_follows_a_batch_that_the_disk_had_no_room_for_is_sent_away_like_it() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
-        await asyncio.sleep(UNDER_WAY_MS / 1000)
+        await asyncio.sleep(IN_FLIGHT_MS / 1000)
         talker = await cluster.connect(2)
         assert await produce(talker, 0) is ErrorCode.NONE
         cluster.simulation.disks_fail = True
@@ -101,7 +101,7 @@ def test_what_follows_a_batch_that_the_disk_had_no_room_for_is_sent_away_like_it
         assert await produce(talker, 1) is ErrorCode.KAFKA_STORAGE_ERROR
         assert await produce(talker, 2) is ErrorCode.KAFKA_STORAGE_ERROR
         assert [await produce(talker, each) for each in (1, 2)] == [ErrorCode.NONE] * 2
-        await asyncio.sleep(UNDER_WAY_MS / 1000)
+        await asyncio.sleep(IN_FLIGHT_MS / 1000)
         assert await produce(talker, 4) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
     on_cluster(script)

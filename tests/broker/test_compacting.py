@@ -61,7 +61,7 @@ def test_what_came_after_a_cut_was_not_compacted_before() -> None:
         await scene.create("t", **EAGER)
         await fillers(talker, 100)
         await asyncio.sleep(ROUNDS_S)
-        cleaner: Any = scene.node.broker.log_maintenance._compacting
+        cleaner: Any = scene.node.broker.log_maintenance._cleaner
         partition = scene.node.broker.partitions.get("t", 0)
         cleaned_offset = cleaner._cleaned_offset(partition)
         assert cleaned_offset > 50
@@ -77,7 +77,7 @@ def test_the_gaps_that_compaction_leaves_are_not_taken_for_losses_when_the_power
         talker = await scene.connect()
         await scene.create("t", **EAGER)
         await fillers(talker, 100)
-        cleaner: Any = scene.node.broker.log_maintenance._compacting
+        cleaner: Any = scene.node.broker.log_maintenance._cleaner
         log = scene.node.broker.partitions.get("t", 0).log
         log.roll(0)
         assert log.recovery_point == 0
@@ -151,9 +151,9 @@ def test_a_bug_that_one_log_brings_to_light_keeps_no_other_from_being_compacted(
         await asyncio.sleep(5)  # what is not synced is not compacted
         cleaner: Any = scene.node.broker.log_maintenance
         with pytest.raises(ValueError, match="nobody thought"):
-            await cleaner._compacting.clean_dirtiest(1 << 20)
-        assert await cleaner._compacting.clean_dirtiest(1 << 20) is not None
-        assert await cleaner._compacting.clean_dirtiest(1 << 20) is None
+            await cleaner._cleaner.clean_dirtiest(1 << 20)
+        assert await cleaner._cleaner.clean_dirtiest(1 << 20) is not None
+        assert await cleaner._cleaner.clean_dirtiest(1 << 20) is None
         assert len(await read_all(talker, "t", 0)) == 100
         assert len(await read_all(talker, "other", 0)) < 20
 

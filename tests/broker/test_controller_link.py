@@ -187,7 +187,7 @@ def test_a_producer_that_gets_no_id_is_told_to_try_again() -> None:
         answer = await talker.ask(4, m.InitProducerIdRequest())
         assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         stand.point_b_at(Address("a", 9093))
-        stand.b.broker.replicas.see(stand.a.broker.image)  # which knows another life of broker 1
+        stand.b.broker.replicas.update_image(stand.a.broker.image)  # which knows another life of broker 1
         answer = await talker.ask(4, m.InitProducerIdRequest())
         assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 

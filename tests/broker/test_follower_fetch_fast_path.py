@@ -329,8 +329,8 @@ def test_changes_in_many_partitions_are_sent_in_several_responses() -> None:
         for index in range(count):
             for followed in copy_of(cluster, LEADER, "t", index).followers:
                 assert isinstance(followed, SessionPartition)
-                followed.told_high_watermark = NO_OFFSET
-                followed.changed()
+                followed.sent_high_watermark = NO_OFFSET
+                followed.on_leader_changed()
         first = told(await waiting)
         assert len(first) == follower_fetch.PARTITIONS_AT_ONCE
         assert len(first | told(await follower.begin(None))) == count

@@ -11,7 +11,7 @@ from test_gathering import in_one_piece
 
 from moldau.broker.fastpath.produce import ProduceFastPath
 from moldau.broker.partitions import waiters
-from moldau.broker.partitions.leader_role import UNDER_WAY_MS
+from moldau.broker.partitions.leader_role import IN_FLIGHT_MS
 from moldau.model.errors import ErrorCode
 
 LOOKED_FROM = 16
@@ -153,7 +153,7 @@ def test_abandoned_waiters_are_dropped_while_nothing_is_committed(
 def test_rejected_batch_gets_one_response_between_waiting_ones(handled: list[bool]) -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
-        await asyncio.sleep(UNDER_WAY_MS / 1000)  # until a gap is told as one
+        await asyncio.sleep(IN_FLIGHT_MS / 1000)  # until a gap is told as one
         talker = await cluster.connect(2)
 
         def numbered(*sequences: int) -> "list[asyncio.Future[Any]]":

@@ -59,7 +59,7 @@ def fetcher_on(wire: Wire) -> ReplicaFetcher:
         node_id=2,
         peers=cast(Any, SimpleNamespace(link_to=lambda *_: wire)),
         clock=cast(Any, SimpleNamespace(wall_ms=lambda: 0)),
-        cuts=cast(Any, None),
+        truncation_sync=cast(Any, None),
         throttles=cast(Any, SimpleNamespace(follower_delay_ms=lambda *_, **__: 0.0)),
         settings=ReplicaSettings,
         address_of=lambda _: Address("n1", 9092),
@@ -80,13 +80,13 @@ def new(index: int) -> Any:
     return Stand(
         key=(TOPIC_ID, index),
         partition=Stand(topic_id=TOPIC_ID, name=Stand(partition=index), log=Stand(settings=None)),
-        may_be_asked_for=True,
+        can_be_fetched=True,
         waits_for_sync=False,
         is_in_session=False,
         is_in_sync=True,
-        is_open_to=lambda _: True,
+        accepts_response=lambda _: True,
         failures=0,
-        ask=lambda *_: FetchPartition(TOPIC_ID, index, 1, 0, 1, 0, 1000),
+        build_fetch_partition=lambda *_: FetchPartition(TOPIC_ID, index, 1, 0, 1, 0, 1000),
     )
 
 

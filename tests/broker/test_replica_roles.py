@@ -106,12 +106,12 @@ class Stage:
             )
             for each in (1, 2, 3)
         }
-        self.replicas.see(MetadataImage(offset=1, brokers=brokers))
+        self.replicas.update_image(MetadataImage(offset=1, brokers=brokers))
 
     def place(self, leader: int, epoch: int, replicas: Sequence[int] = (1, 2, 3), **fields: Any) -> None:
         isr = fields.pop("isr", replicas)
         where = PartitionImage(tuple(replicas), tuple(isr), leader, epoch, fields.pop("partition_epoch", epoch))
-        self.replicas.take_place(self.partition, where)
+        self.replicas.assign_role(self.partition, where)
 
     def append(self, value: bytes = b"x") -> int:
         batch = memoryview(build_batch([(1, None, value, ())]))
@@ -401,7 +401,7 @@ def _followed(stage: Stage, replica: int) -> SessionPartition:
     asked = FetchRequest.FetchPartition(
         current_leader_epoch=stage.partition.leader_epoch, fetch_offset=stage.partition.log.end_offset
     )
-    session.ask([FetchRequest.FetchTopic(topic_id=b"t" * 16, partitions=[asked])], lambda *_: stage.partition)
+    session.update([FetchRequest.FetchTopic(topic_id=b"t" * 16, partitions=[asked])], lambda *_: stage.partition)
     (followed,) = session.ready
     assert stage.partition.leading is not None
     stage.partition.leading.fetched(followed)

@@ -58,7 +58,7 @@ def test_sessions_of_a_broker_are_bounded_and_leave_their_partitions() -> None:
     partition = SimpleNamespace(followers={})
     for _ in range(3 * SESSIONS_PER_REPLICA_MAX):
         session = sessions.begin(asked(), 3)
-        session.ask(naming(0), found(partition))
+        session.update(naming(0), found(partition))
     sessions.begin(asked(), 4)
     assert len(sessions) == SESSIONS_PER_REPLICA_MAX + 1
     assert len(partition.followers) == SESSIONS_PER_REPLICA_MAX
@@ -71,7 +71,7 @@ def test_sessions_of_a_broker_are_bounded_and_leave_their_partitions() -> None:
 def test_what_is_forgotten_is_neither_looked_at_nor_told_of_again() -> None:
     session = ReplicaFetchSession(1, 3)
     partition = SimpleNamespace(followers={})
-    session.ask(naming(0, 1), found(partition))
+    session.update(naming(0, 1), found(partition))
     assert len(session.ready) == 2
     session.forget([FetchRequest.ForgottenTopic(topic_id=b"t" * 16, partitions=[0, 7])])
     assert [followed.key[1] for followed in session.ready] == [1]
@@ -82,14 +82,18 @@ def test_a_wait_ends_with_enough_bytes_with_a_change_and_soon_after_a_commit() -
     async def play() -> None:
         loop = asyncio.get_running_loop()
         session = ReplicaFetchSession(1, 3)
-        session.ask(naming(0), found(SimpleNamespace(followers={})))
+        session.update(naming(0), found(SimpleNamespace(followers={})))
         (followed,) = session.ready
-        changes: list[Callable[[], None]] = [lambda: followed.grew(10), followed.changed, followed.committed]
+        changes: list[Callable[[], None]] = [
+            lambda: followed.on_appended(10),
+            followed.on_leader_changed,
+            followed.on_committed,
+        ]
         for change in changes:
             session.ready.clear()
             waiting = loop.create_task(session.wait(10, 60_000, has_news=False))
             await asyncio.sleep(0)
-            followed.grew(9)
+            followed.on_appended(9)
             await asyncio.sleep(0)
             assert not waiting.done()
             change()
@@ -103,14 +107,14 @@ def test_a_wait_ends_with_enough_bytes_with_a_change_and_soon_after_a_commit() -
 def test_what_is_held_back_is_looked_at_once_when_its_time_has_come_however_often_it_was_before() -> None:
     async def play() -> None:
         session = ReplicaFetchSession(1, 3)
-        session.ask(naming(0), found(SimpleNamespace(followers={})))
+        session.update(naming(0), found(SimpleNamespace(followers={})))
         (followed,) = session.ready
         for delay_ms in (10, 20, 30):  # each batch that is produced makes its leader look
-            session.later(followed, delay_ms)
+            session.hold_back(followed, delay_ms)
         await asyncio.wait_for(session.wait(1, 60_000, has_news=False), 1)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(session.wait(1, 60_000, has_news=False), 0.1)
-        session.later(followed, 10)
+        session.hold_back(followed, 10)
         await asyncio.wait_for(session.wait(1, 60_000, has_news=False), 1)
 
     asyncio.run(play())
@@ -122,7 +126,7 @@ def test_committed_bytes_are_counted_once_and_what_is_cut_never() -> None:
         uncommitted.grew(end_offset, end_offset)
     assert uncommitted.take(9) == 0
     assert uncommitted.take(20) == 30
-    uncommitted.cut(25)
+    uncommitted.truncate(25)
     assert uncommitted.take(100) == 0
     for end_offset in range(3 * STEPS_MAX):
         uncommitted.grew(end_offset + 1, 1)

@@ -184,7 +184,7 @@ class Log(ReadableLog):
     def write_buffered(self) -> None:
         """Write the buffered batches in one call. If the write fails, none of them is appended.
 
-        `gathered.failure` then has the reason: their produce requests must fail.
+        `append_buffer.failure` then has the reason: their produce requests must fail.
         """
         if self.append_buffer:
             segment = self._segments.active

@@ -77,7 +77,7 @@ class Peers:
         return await link.send(request, timeout_ms=left_ms, version_at_most=version_at_most)
 
     async def is_refused(self, address: Address) -> bool:
-        """Probe the address: whether the connection is refused. A timeout is not a refusal."""
+        """Probe the address: whether the connection is refused. A timeout does not count."""
         try:
             async with asyncio.timeout(PROBE_MS / 1000):
                 await self._network.connect(address, _Knock(), self._settings.frame_bytes_max)

@@ -32,8 +32,8 @@ def _address(text: str) -> str | None:
     try:
         if text:
             parse_address(text)
-    except InvalidConfig as refusal:
-        return str(refusal)
+    except InvalidConfig as error:
+        return str(error)
     return None
 
 

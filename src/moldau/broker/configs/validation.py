@@ -46,8 +46,8 @@ def check_broker_settings(texts: Texts, static: Texts, changed: Set[str], *, is_
             if setting := broker_setting(name):
                 setting.parse(texts[name])
         BrokerSettings.parse({**static, **acceptable(texts)})
-    except InvalidConfig as refusal:
-        raise InvalidRequest(str(refusal)) from None
+    except InvalidConfig as error:
+        raise InvalidRequest(str(error)) from None
 
 
 def _check_scope(setting: Setting, is_for_all: bool) -> None:

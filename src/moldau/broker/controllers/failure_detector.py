@@ -106,7 +106,7 @@ class FailureDetector:
         return broker if is_ours and broker is not None and broker.epoch == epoch and not broker.is_fenced else None
 
     async def _probe(self, broker_id: int, epoch: int) -> None:
-        """Fence the broker after repeated refused; any other result counts as alive."""
+        """Fence the broker if consecutive probes are refused; any other result counts as alive."""
         refused = 0
         for number in range(PROBES_MAX):
             if number:

@@ -112,7 +112,7 @@ class PartitionLog(Generic[Record]):
         """Stop watching the partition."""
         self._partition.watchers.pop(self, None)
 
-    def came(self, count: int) -> None:  # noqa: ARG002 - the protocol of `FetchWatcher`
+    def on_bytes_available(self, count: int) -> None:  # noqa: ARG002 - the protocol of `FetchWatcher`
         if self._committed is not None:
             self._committed(self._partition.high_watermark)
 

@@ -134,7 +134,7 @@ class Quorum:
         self._records: Any = None  # records that came with the current event
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = inf
-        self._troubles: Counter[str] = Counter()
+        self._failure_counts: Counter[str] = Counter()
         self._last_ticket = 0
         self._requests: dict[Ticket, _PendingRequest] = {}
 
@@ -280,8 +280,8 @@ class Quorum:
 
     def _log_failure(self, what: str, error: BaseException) -> None:
         """Log each kind of problem the 1st, 2nd, 4th, 8th … time: retries fail just as often."""
-        self._troubles[what] += 1
-        count = self._troubles[what]
+        self._failure_counts[what] += 1
+        count = self._failure_counts[what]
         if count.bit_count() == 1:
             log.error("%s (%d times): %s", what, count, error)
 

@@ -284,7 +284,7 @@ class ReplicatedDriver(Generic[Machine, Record]):
 
     # Decisions
 
-    def _accept(self, decision: Decision[Record, Any], asker: asyncio.Future[Any] | None) -> None:
+    def _accept(self, decision: Decision[Record, Any], requester: asyncio.Future[Any] | None) -> None:
         """Apply, queue for the log, set timers, and hold the rest until it is committed."""
         if decision.records:
             self._apply(decision.records)
@@ -293,7 +293,7 @@ class ReplicatedDriver(Generic[Machine, Record]):
         responses = [
             (waiter, response)
             for ticket, response in decision.responses.items()
-            if (waiter := asker if ticket == REQUESTER else self._waiting.pop(ticket, None)) is not None
+            if (waiter := requester if ticket == REQUESTER else self._waiting.pop(ticket, None)) is not None
         ]
         self._release_or_hold(responses, decision.effects)
 
@@ -456,10 +456,10 @@ class ReplicatedDriver(Generic[Machine, Record]):
         self._timers.clear()
         waiting, self._waiting = self._waiting, {}
         others, end_offset = others or reason, self._log.end_offset
-        refused = [(waiter, others) for waiter in waiting.values()]
+        failed = [(waiter, others) for waiter in waiting.values()]
         for held in self._held.take_all():
-            refused += [(waiter, others if held.offset <= end_offset else reason) for waiter, _ in held.responses]
-        for waiter, error in refused:
+            failed += [(waiter, others if held.offset <= end_offset else reason) for waiter, _ in held.responses]
+        for waiter, error in failed:
             if not waiter.done():
                 waiter.set_exception(error())
         if had_machine and self._observer is not None:

@@ -24,16 +24,16 @@ async def yield_to_requests() -> None:
 class Slices:
     """The slices of one task, which checks `is_over` every few steps."""
 
-    __slots__ = ("_began_ms", "_clock")
+    __slots__ = ("_clock", "_started_ms")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._began_ms = clock.monotonic_ms()
+        self._started_ms = clock.monotonic_ms()
 
     def is_over(self) -> bool:
-        """Whether it is time to `await give_way()`."""
-        return self._clock.monotonic_ms() - self._began_ms >= SLICE_MS
+        """Whether it is time to `await yield_to_requests()`."""
+        return self._clock.monotonic_ms() - self._started_ms >= SLICE_MS
 
     async def yield_to_requests(self) -> None:
         await yield_to_requests()
-        self._began_ms = self._clock.monotonic_ms()
+        self._started_ms = self._clock.monotonic_ms()

@@ -46,7 +46,7 @@ class _FetchWaiter:
         self.started_ms = started_ms
         self.response = response
 
-    def came(self) -> None:
+    def on_bytes_available(self) -> None:
         """Respond now, unless a producer is in the middle of a batch: then two turns later, with that batch too."""
         if self._fast_path.is_batch_incoming:
             loop = asyncio.get_running_loop()
@@ -54,7 +54,7 @@ class _FetchWaiter:
         else:
             self._fast_path.finish_wait(self)
 
-    def end(self) -> None:
+    def complete(self) -> None:
         asyncio.get_running_loop().call_soon(self._fast_path.finish_wait, self)
 
 
@@ -101,12 +101,12 @@ class FollowerFetchFastPath:
         if len(named) + len(session.ready) > PARTITIONS_MAX or not all(map(_is_open, named)):
             return False
         started_ms = self._connection.last_active_ms = broker.clock.monotonic_ms()
-        sessions.go_on(session)
+        sessions.advance_epoch(session)
         session.broker_epoch = request.broker_epoch
         session.fetched_ms = started_ms
         for followed, each in zip(named, request.partitions, strict=True):
             assert followed is not None
-            followed.ask(each, followed.partition)
+            followed.update(each, followed.partition)
             session.ready[followed] = None
         if session.fetch_requested_by:
             session.notify_leadership_checks()
@@ -122,11 +122,11 @@ class FollowerFetchFastPath:
         if not may_wait or reading.bytes >= request.min_bytes:
             self._respond(session, request, started_ms, reading, None)
             return
-        follower_fetch.look_again(session, reading)
+        follower_fetch.restore_ready(session, reading)
         response = self._connection.responses.reserve(follower_fetch.WAITING_WEIGHT)
         waiter = self._waiter = _FetchWaiter(self, session, request, started_ms, response)
         wait_ms = min(request.max_wait_ms, follower_fetch.WAIT_MS_MAX)
-        session.begin_wait(waiter, request.min_bytes - reading.bytes, wait_ms, has_news=bool(reading.answers))
+        session.begin_wait(waiter, request.min_bytes - reading.bytes, wait_ms, has_news=bool(reading.results))
 
     def finish_wait(self, waiter: _FetchWaiter) -> None:
         session, request = waiter.session, waiter.request
@@ -183,7 +183,7 @@ class FollowerFetchFastPath:
         reading: FollowerRead,
         response: PendingResponse | None,
     ) -> None:
-        topics = follower_fetch.told(reading)
+        topics = follower_fetch.group_by_topic(reading)
         pieces = write_response(request.correlation_id, session.session_id, topics)
         if pieces is None:
             pieces = self._frame(session, request, topics)

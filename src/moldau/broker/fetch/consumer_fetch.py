@@ -6,7 +6,7 @@ from typing import Any, Final
 from moldau.broker.access import Operation
 from moldau.broker.fetch.contexts import ConsumerFetchContext
 from moldau.broker.fetch.replica_selector import select_preferred_replica
-from moldau.broker.fetch.sessions import Fetching, Key, Wanted
+from moldau.broker.fetch.sessions import CachedPartition, FetchContext, Key
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.partitions.waiters import DelayedFetch
 from moldau.broker.requests.leader_hints import LeaderHints
@@ -67,22 +67,22 @@ class _ReadResult:
 async def handle(request: FetchRequest, context: ConsumerFetchContext) -> FetchResponse:
     """Respond at once if there are enough bytes, an error, or no wait time; otherwise once enough bytes arrive."""
     sessions = context.broker.fetch_sessions
-    fetching = sessions.begin(
+    fetch_context = sessions.begin(
         request, uses_topic_ids=context.api_version >= FETCH_TOPIC_IDS_FROM, now_ms=context.started_ms
     )
-    read = await _read(request, fetching, context)
+    read = await _read(request, fetch_context, context)
     if request.max_wait_ms > 0 and read.needs_more(request.min_bytes):
-        read = await _wait_for_more(request, fetching, context, read)
+        read = await _wait_for_more(request, fetch_context, context, read)
     if read.beyond_end:
-        await _check_leadership(read, fetching, context)
+        await _check_leadership(read, fetch_context, context)
     for result in read.results.values():
         if isinstance(result.records, FileSlice) and not _is_cached(result.records):
             await context.broker.executor.run(result.records.read)
-    return _response(fetching, read, context)
+    return _response(fetch_context, read, context)
 
 
 async def _wait_for_more(
-    request: FetchRequest, fetching: Fetching, context: ConsumerFetchContext, read: _ReadResult
+    request: FetchRequest, fetch_context: FetchContext, context: ConsumerFetchContext, read: _ReadResult
 ) -> _ReadResult:
     """Wait until enough bytes have arrived, or until the deadline."""
     context.weight = min(ALONE, 1 + len(read.partitions) // PARTITIONS_PER_WEIGHT)
@@ -95,9 +95,9 @@ async def _wait_for_more(
         wait.watch(read.partitions)
         if read.has_missed_growth():
             wait.wake()
-        with fetching.waits(wait):
-            await wait.for_at_most(deadline_ms - clock.monotonic_ms())
-        read = await _read(request, fetching, context)
+        with fetch_context.register_wait(wait):
+            await wait.wait_at_most(deadline_ms - clock.monotonic_ms())
+        read = await _read(request, fetch_context, context)
         # The new records may belong to an open transaction, which a read_committed consumer must not see yet.
         is_enough = request.isolation_level != READ_COMMITTED or not read.needs_more(request.min_bytes)
         if is_enough or wait.was_disturbed or clock.monotonic_ms() >= deadline_ms:
@@ -111,22 +111,24 @@ def _is_blocked_by_transaction(request: FetchRequest, read: _ReadResult) -> bool
     )
 
 
-async def _check_leadership(read: _ReadResult, fetching: Fetching, context: ConsumerFetchContext) -> None:
+async def _check_leadership(read: _ReadResult, fetch_context: FetchContext, context: ConsumerFetchContext) -> None:
     """Check the leadership before responding OFFSET_OUT_OF_RANGE to a fetch beyond the log end offset.
 
     The consumer may have read those offsets from a newer leader that this broker does not know of yet, and would reset
     its position on that error. Unless the leadership is confirmed, respond NOT_LEADER_OR_FOLLOWER instead.
     """
-    checks = {key: _confirm_leadership(fetching.wanted[key], each, context) for key, each in read.beyond_end.items()}
+    checks = {
+        key: _confirm_leadership(fetch_context.wanted[key], each, context) for key, each in read.beyond_end.items()
+    }
     for key, check in checks.items():
         is_leader = check if isinstance(check, bool) else await check
         if not is_leader:
             error = NotLeaderOrFollower(f"Another broker may lead {read.beyond_end[key].name} and have a longer log.")
-            read.results[key] = _error_result(fetching.wanted[key], error, context)
+            read.results[key] = _error_result(fetch_context.wanted[key], error, context)
 
 
 def _confirm_leadership(
-    wanted: Wanted, partition: Partition, context: ConsumerFetchContext
+    wanted: CachedPartition, partition: Partition, context: ConsumerFetchContext
 ) -> asyncio.Future[bool] | bool:
     """Whether this log is complete. A follower may lag, but an epoch-aware consumer then checks with the leader."""
     leading = partition.leading
@@ -143,11 +145,11 @@ def _is_cached(records: FileSlice) -> bool:
     return records.file.is_cached(probed_bytes, records.position)
 
 
-async def _read(request: FetchRequest, fetching: Fetching, context: ConsumerFetchContext) -> _ReadResult:
+async def _read(request: FetchRequest, fetch_context: FetchContext, context: ConsumerFetchContext) -> _ReadResult:
     read = _ReadResult()
     left_bytes = min(request.max_bytes, context.broker.settings.fetch_max_bytes)
-    turn = TimeSlice(context) if len(fetching.wanted) > PARTITIONS_PER_WEIGHT else None
-    for key, wanted in fetching.wanted.items():
+    turn = TimeSlice(context) if len(fetch_context.wanted) > PARTITIONS_PER_WEIGHT else None
+    for key, wanted in fetch_context.wanted.items():
         result = _read_one(request, key, wanted, context, read, left_bytes)
         left_bytes -= len(result.records)
         read.results[key] = result
@@ -160,7 +162,7 @@ async def _read(request: FetchRequest, fetching: Fetching, context: ConsumerFetc
 def _read_one(
     request: FetchRequest,
     key: Key,
-    wanted: Wanted,
+    wanted: CachedPartition,
     context: ConsumerFetchContext,
     read: _ReadResult,
     left_bytes: int,
@@ -183,7 +185,7 @@ def _read_one(
     return result
 
 
-def _find(wanted: Wanted, context: ConsumerFetchContext) -> Partition:
+def _find(wanted: CachedPartition, context: ConsumerFetchContext) -> Partition:
     name = wanted.topic
     if not name:
         topic = context.broker.image.topics_by_id.get(TopicId(wanted.topic_id))
@@ -199,7 +201,7 @@ def _find(wanted: Wanted, context: ConsumerFetchContext) -> Partition:
 
 
 def _read_partition(
-    request: FetchRequest, key: Key, wanted: Wanted, partition: Partition, read: _ReadResult, left_bytes: int
+    request: FetchRequest, key: Key, wanted: CachedPartition, partition: Partition, read: _ReadResult, left_bytes: int
 ) -> Any:
     log = partition.log
     offset = wanted.offset
@@ -240,7 +242,7 @@ def _aborted(partition: Partition, records: FileSlice, offset: int, until_offset
     ]
 
 
-def _redirect(wanted: Wanted, partition: Partition, replica: int) -> Any:
+def _redirect(wanted: CachedPartition, partition: Partition, replica: int) -> Any:
     return PartitionResult(
         partition_index=wanted.index,
         high_watermark=partition.high_watermark,
@@ -251,7 +253,7 @@ def _redirect(wanted: Wanted, partition: Partition, replica: int) -> Any:
     )
 
 
-def _error_result(wanted: Wanted, error: KafkaError, context: ConsumerFetchContext) -> Any:
+def _error_result(wanted: CachedPartition, error: KafkaError, context: ConsumerFetchContext) -> Any:
     result = PartitionResult(
         partition_index=wanted.index,
         error_code=int(error.code),
@@ -268,12 +270,12 @@ def _error_result(wanted: Wanted, error: KafkaError, context: ConsumerFetchConte
     return result
 
 
-def _response(fetching: Fetching, read: _ReadResult, context: ConsumerFetchContext) -> FetchResponse:
+def _response(fetch_context: FetchContext, read: _ReadResult, context: ConsumerFetchContext) -> FetchResponse:
     topics: dict[str | bytes, list[Any]] = {}
     responses = []
     for key, result in read.results.items():
-        wanted = fetching.wanted[key]
-        if not fetching.is_worth_telling(key, wanted, result):
+        wanted = fetch_context.wanted[key]
+        if not fetch_context.must_include(key, wanted, result):
             continue
         partitions = topics.get(key[0])
         if partitions is None:
@@ -281,4 +283,4 @@ def _response(fetching: Fetching, read: _ReadResult, context: ConsumerFetchConte
             responses.append(TopicResult(topic=wanted.topic, topic_id=wanted.topic_id, partitions=partitions))
         partitions.append(result)
     endpoints = () if context.leader_hints is None else list(context.leader_hints.endpoints.values())
-    return FetchResponse(session_id=fetching.session_id, responses=responses, node_endpoints=endpoints)
+    return FetchResponse(session_id=fetch_context.session_id, responses=responses, node_endpoints=endpoints)

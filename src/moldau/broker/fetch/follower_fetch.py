@@ -26,9 +26,9 @@ WAIT_MS_MAX: Final = 30_000
 PARTITIONS_AT_ONCE: Final = 128  # without yielding in between
 WAITING_WEIGHT: Final = ALONE // 2  # two at most: one that waits, and one that ends its wait
 
-PartitionAnswer = FetchResponse.PartitionData
-TopicAnswer = FetchResponse.FetchableTopicResponse
-Answers = dict[SessionPartition, Any]
+PartitionResult = FetchResponse.PartitionData
+TopicResult = FetchResponse.FetchableTopicResponse
+Results = dict[SessionPartition, Any]
 
 
 def replica_of(request: FetchRequest) -> int:
@@ -40,10 +40,10 @@ def replica_of(request: FetchRequest) -> int:
 class FollowerRead:
     """The result of one pass over the partitions with news."""
 
-    __slots__ = ("answers", "bytes", "is_urgent", "left_bytes")
+    __slots__ = ("bytes", "is_urgent", "left_bytes", "results")
 
     def __init__(self, max_bytes: int) -> None:
-        self.answers: Answers = {}
+        self.results: Results = {}
         self.bytes = 0
         self.left_bytes = max_bytes
         self.is_urgent = False  # an error or a divergence: do not delay the response
@@ -51,7 +51,7 @@ class FollowerRead:
 
 async def handle(request: FetchRequest, context: FollowerFetchContext) -> FetchResponse:
     """Respond at once if there is news, otherwise when there is, or at the follower's max wait."""
-    session = _begin(request, context)
+    session = _open_session(request, context)
     try:
         reading = await _read(session, request.max_bytes, context)
         may_wait = request.max_wait_ms > 0 and not reading.is_urgent and not session.fetch_requested_by
@@ -59,13 +59,13 @@ async def handle(request: FetchRequest, context: FollowerFetchContext) -> FetchR
             reading = await _wait(session, request, reading, context)
         if not is_warm(reading):
             await warm(reading, context.broker.executor)
-        return response(session.session_id, told(reading))
+        return response(session.session_id, group_by_topic(reading))
     finally:
         if session.session_id == NO_FETCH_SESSION:
             session.end()
 
 
-def _begin(request: FetchRequest, context: FollowerFetchContext) -> ReplicaFetchSession:
+def _open_session(request: FetchRequest, context: FollowerFetchContext) -> ReplicaFetchSession:
     broker = context.broker
     context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
     if context.api_version < FETCH_REPLICA_STATE_FROM:
@@ -77,7 +77,7 @@ def _begin(request: FetchRequest, context: FollowerFetchContext) -> ReplicaFetch
     session.broker_epoch = NO_EPOCH if request.replica_state is None else request.replica_state.replica_epoch
     session.fetched_ms = context.started_ms
     session.forget(request.forgotten_topics_data)
-    session.ask(request.topics, lambda topic_id, index: _find(topic_id, index, context))
+    session.update(request.topics, lambda topic_id, index: _find(topic_id, index, context))
     if session.fetch_requested_by:
         session.notify_leadership_checks()
     return session
@@ -89,21 +89,21 @@ def _find(topic_id: bytes, index: int, context: FollowerFetchContext) -> Partiti
     return None if topic is None else partitions.find(topic.name, index)
 
 
-def look_again(session: ReplicaFetchSession, reading: FollowerRead) -> None:
+def restore_ready(session: ReplicaFetchSession, reading: FollowerRead) -> None:
     """Too few bytes to respond: mark the partitions as ready again."""
-    for followed in reading.answers:
-        followed.told_high_watermark = followed.sent_offset = NO_OFFSET
+    for followed in reading.results:
+        followed.sent_high_watermark = followed.sent_offset = NO_OFFSET
         session.ready[followed] = None
 
 
 async def _wait(
     session: ReplicaFetchSession, request: FetchRequest, reading: FollowerRead, context: FollowerFetchContext
 ) -> FollowerRead:
-    look_again(session, reading)
+    restore_ready(session, reading)
     context.weight = WAITING_WEIGHT
     epoch = session.epoch
     wait_ms = min(request.max_wait_ms, WAIT_MS_MAX)
-    await session.wait(request.min_bytes - reading.bytes, wait_ms, has_news=bool(reading.answers))
+    await session.wait(request.min_bytes - reading.bytes, wait_ms, has_news=bool(reading.results))
     if session.epoch != epoch:  # the follower has sent another fetch, whose response covers everything
         return FollowerRead(0)
     return await _read(session, request.max_bytes, context)
@@ -115,14 +115,14 @@ def read_ready(session: ReplicaFetchSession, max_bytes: int, broker: FollowerFet
     for followed in list(islice(session.ready, PARTITIONS_AT_ONCE)):
         if reading.left_bytes <= 0 and reading.bytes:
             break
-        answer = _read_one(followed, reading, broker)
-        if answer is not None:
-            reading.answers[followed] = answer
+        result = _read_one(followed, reading, broker)
+        if result is not None:
+            reading.results[followed] = result
     return reading
 
 
 async def _read(session: ReplicaFetchSession, max_bytes: int, context: FollowerFetchContext) -> FollowerRead:
-    """Read every partition with news, until the response is full; the rest comes first the next time."""
+    """Read every partition with news, until the response is full; the rest is read first the next time."""
     reading = FollowerRead(max_bytes)
     turn = TimeSlice(context)
     epoch = session.epoch
@@ -131,9 +131,9 @@ async def _read(session: ReplicaFetchSession, max_bytes: int, context: FollowerF
             continue
         if reading.left_bytes <= 0 and reading.bytes:
             break
-        answer = _read_one(followed, reading, context.broker)
-        if answer is not None:
-            reading.answers[followed] = answer
+        result = _read_one(followed, reading, context.broker)
+        if result is not None:
+            reading.results[followed] = result
         if turn.is_over():
             await turn.next()
             if session.epoch != epoch:
@@ -153,8 +153,8 @@ def _read_one(followed: SessionPartition, reading: FollowerRead, broker: Followe
     except KafkaError as error:
         reading.is_urgent = True
         broker.traffic.failed_fetches += 1
-        followed.told_high_watermark = NO_OFFSET
-        return PartitionAnswer(
+        followed.sent_high_watermark = NO_OFFSET
+        return PartitionResult(
             partition_index=followed.key[1],
             error_code=int(error.code),
             high_watermark=NO_OFFSET,
@@ -197,11 +197,11 @@ def _read_partition(
     else:
         delay_ms = broker.replicas.throttles.leader_delay_ms(followed, leading)
         if delay_ms > 0:
-            followed.session.later(followed, delay_ms)
+            followed.session.hold_back(followed, delay_ms)
         else:
             records = _slice(followed, partition, reading)
             broker.replicas.throttles.sent(followed, leading, 0 if records is None else records.length)
-    return _answer(followed, partition, records)
+    return _result(followed, partition, records)
 
 
 def _slice(followed: SessionPartition, partition: Partition, reading: FollowerRead) -> FileSlice | None:
@@ -220,13 +220,13 @@ def _slice(followed: SessionPartition, partition: Partition, reading: FollowerRe
     return records
 
 
-def _answer(followed: SessionPartition, partition: Partition, records: FileSlice | None) -> Any:
+def _result(followed: SessionPartition, partition: Partition, records: FileSlice | None) -> Any:
     high_watermark, start_offset = partition.high_watermark, partition.log.start_offset
-    if records is None and (followed.told_high_watermark, followed.told_start_offset) == (high_watermark, start_offset):
+    if records is None and (followed.sent_high_watermark, followed.sent_start_offset) == (high_watermark, start_offset):
         return None
-    followed.told_high_watermark = high_watermark
-    followed.told_start_offset = start_offset
-    return PartitionAnswer(
+    followed.sent_high_watermark = high_watermark
+    followed.sent_start_offset = start_offset
+    return PartitionResult(
         partition_index=followed.key[1],
         high_watermark=high_watermark,
         log_start_offset=start_offset,
@@ -235,8 +235,8 @@ def _answer(followed: SessionPartition, partition: Partition, records: FileSlice
 
 
 def _diverging(followed: SessionPartition, partition: Partition, epoch: int, end_offset: int) -> Any:
-    followed.told_high_watermark = NO_OFFSET
-    return PartitionAnswer(
+    followed.sent_high_watermark = NO_OFFSET
+    return PartitionResult(
         partition_index=followed.key[1],
         high_watermark=partition.high_watermark,
         log_start_offset=partition.log.start_offset,
@@ -249,30 +249,30 @@ def is_warm(reading: FollowerRead) -> bool:
     """Whether everything is in the page cache, as recent writes are: a send must not block on the disk."""
     return all(
         followed.was_at_end
-        or not isinstance(records := answer.records, FileSlice)
+        or not isinstance(records := result.records, FileSlice)
         or records.file.is_cached(records.length, records.position)
-        for followed, answer in reading.answers.items()
+        for followed, result in reading.results.items()
     )
 
 
 async def warm(reading: FollowerRead, executor: Executor) -> None:
     """Read what is not in the page cache in the executor first."""
-    for answer in reading.answers.values():
-        records = answer.records
+    for result in reading.results.values():
+        records = result.records
         if isinstance(records, FileSlice) and not records.file.is_cached(records.length, records.position):
             await executor.run(records.read)
 
 
-def told(reading: FollowerRead) -> dict[bytes, list[Any]]:
+def group_by_topic(reading: FollowerRead) -> dict[bytes, list[Any]]:
     """The responses by topic."""
     topics: dict[bytes, list[Any]] = {}
-    for followed, answer in reading.answers.items():
-        topics.setdefault(followed.key[0], []).append(answer)
+    for followed, result in reading.results.items():
+        topics.setdefault(followed.key[0], []).append(result)
     return topics
 
 
 def response(session_id: int, topics: dict[bytes, list[Any]]) -> FetchResponse:
     return FetchResponse(
         session_id=session_id,
-        responses=[TopicAnswer(topic_id=topic_id, partitions=answers) for topic_id, answers in topics.items()],
+        responses=[TopicResult(topic_id=topic_id, partitions=results) for topic_id, results in topics.items()],
     )

@@ -21,7 +21,7 @@ from moldau.wire.messages import FetchRequest, FetchResponse
 
 WAIT_MS_MAX: Final = 10_000
 
-PartitionAnswer = FetchResponse.PartitionData
+PartitionResult = FetchResponse.PartitionData
 
 
 async def handle(request: FetchRequest, context: MetadataFetchContext) -> FetchResponse:
@@ -48,14 +48,14 @@ async def handle(request: FetchRequest, context: MetadataFetchContext) -> FetchR
         max_bytes=max(0, min(wanted.partition_max_bytes, request.max_bytes, FETCH_BYTES_MAX)),
         wait_ms=max(0, min(request.max_wait_ms, WAIT_MS_MAX)),
     )
-    partition = _served(response) if isinstance(response, FetchResult) else _answered(response)
-    is_refused = partition.error_code != ErrorCode.NONE
+    partition = _records_result(response) if isinstance(response, FetchResult) else _error_result(response)
+    is_rejected = partition.error_code != ErrorCode.NONE
     topic = FetchResponse.FetchableTopicResponse(
         topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[partition]
     )
     return FetchResponse(
         responses=[topic],
-        node_endpoints=leader_endpoints(FetchResponse.NodeEndpoint, response.leadership) if is_refused else [],
+        node_endpoints=leader_endpoints(FetchResponse.NodeEndpoint, response.leadership) if is_rejected else [],
     )
 
 
@@ -72,8 +72,8 @@ def _only_partition(topics: Sequence[Any], version: int) -> Any:
     return partitions[0]
 
 
-def _served(response: FetchResult) -> Any:
-    return PartitionAnswer(
+def _records_result(response: FetchResult) -> Any:
+    return PartitionResult(
         partition_index=METADATA_PARTITION,
         high_watermark=response.high_watermark,
         last_stable_offset=response.high_watermark,
@@ -84,16 +84,16 @@ def _served(response: FetchResult) -> Any:
     )
 
 
-def _answered(response: RespondToFetch) -> Any:
-    return PartitionAnswer(
+def _error_result(response: RespondToFetch) -> Any:
+    return PartitionResult(
         partition_index=METADATA_PARTITION,
         error_code=int(response.error),
         high_watermark=response.high_watermark,
         last_stable_offset=response.high_watermark,
         log_start_offset=NO_OFFSET,
         current_leader=_leader(response),
-        diverging_epoch=_place(FetchResponse.EpochEndOffset, response.diverging),
-        snapshot_id=_place(FetchResponse.SnapshotId, response.snapshot),
+        diverging_epoch=_offset_and_epoch(FetchResponse.EpochEndOffset, response.diverging),
+        snapshot_id=_offset_and_epoch(FetchResponse.SnapshotId, response.snapshot),
         aborted_transactions=None,
         records=b"",
     )
@@ -104,5 +104,5 @@ def _leader(response: FetchResult | RespondToFetch) -> Any:
     return FetchResponse.LeaderIdAndEpoch(leader_id=leadership.leader_id, leader_epoch=leadership.epoch)
 
 
-def _place(kind: Any, place: OffsetAndEpoch | None) -> Any:
-    return kind(end_offset=place.offset, epoch=place.epoch) if place is not None else None
+def _offset_and_epoch(kind: Any, found: OffsetAndEpoch | None) -> Any:
+    return kind(end_offset=found.offset, epoch=found.epoch) if found is not None else None

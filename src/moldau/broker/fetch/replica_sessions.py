@@ -4,7 +4,7 @@ A consumer's session is scanned with every fetch. A follower may share a thousan
 after every batch, so here the partitions notify the session: their log has grown, the high watermark has advanced, or
 the leadership has changed.
 
-    partition.append -> SessionPartition.grew -> session.ready + waiter -> response
+    partition.append -> SessionPartition.on_appended -> session.ready + waiter -> response
 """
 
 import asyncio
@@ -29,11 +29,11 @@ FindPartition = Callable[[bytes, int], Partition | None]
 class FetchWaiter(Protocol):
     """A delayed fetch. Each call ends its wait; a completed waiter ignores it."""
 
-    def came(self) -> None:
+    def on_bytes_available(self) -> None:
         """There is enough to read. It may be read and sent within this call."""
         ...
 
-    def end(self) -> None:
+    def complete(self) -> None:
         """There is other news, or the deadline. Roles may be changing, so continue in a later turn."""
         ...
 
@@ -46,11 +46,11 @@ class _FutureWaiter:
     def __init__(self) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def end(self) -> None:
+    def complete(self) -> None:
         if not self.done.done():
             self.done.set_result(None)
 
-    came = end
+    on_bytes_available = complete
 
 
 class SessionPartition:
@@ -58,7 +58,7 @@ class SessionPartition:
 
     __slots__ = (
         "is_counted",
-        "is_held_back",
+        "is_throttled",
         "key",
         "last_fetched_epoch",
         "leader_epoch",
@@ -66,10 +66,10 @@ class SessionPartition:
         "max_bytes",
         "offset",
         "partition",
+        "sent_high_watermark",
         "sent_offset",
+        "sent_start_offset",
         "session",
-        "told_high_watermark",
-        "told_start_offset",
         "was_at_end",
     )
 
@@ -83,20 +83,20 @@ class SessionPartition:
         self.leader_epoch = NO_EPOCH
         self.last_fetched_epoch = NO_EPOCH
         self.log_start_offset = NO_OFFSET
-        self.told_high_watermark = NO_OFFSET
-        self.told_start_offset = NO_OFFSET
+        self.sent_high_watermark = NO_OFFSET
+        self.sent_start_offset = NO_OFFSET
         self.is_counted = False  # its fetch offset is the follower's log end offset in the current leader epoch
         self.was_at_end = False  # when it was named: everything sent since is newer
-        self.is_held_back = False  # throttled, until a timer fires
+        self.is_throttled = False  # throttled, until a timer fires
 
-    def ask(self, asked: Any, partition: Partition | None) -> None:
+    def update(self, requested: Any, partition: Partition | None) -> None:
         """The partition is named in a fetch."""
-        self.offset = asked.fetch_offset
-        self.max_bytes = asked.partition_max_bytes
-        self.leader_epoch = asked.current_leader_epoch
-        self.last_fetched_epoch = asked.last_fetched_epoch
-        self.log_start_offset = asked.log_start_offset
-        self.told_high_watermark = NO_OFFSET
+        self.offset = requested.fetch_offset
+        self.max_bytes = requested.partition_max_bytes
+        self.leader_epoch = requested.current_leader_epoch
+        self.last_fetched_epoch = requested.last_fetched_epoch
+        self.log_start_offset = requested.log_start_offset
+        self.sent_high_watermark = NO_OFFSET
         self.is_counted = self.was_at_end = False
         if partition is not self.partition:
             self.leave()
@@ -110,17 +110,17 @@ class SessionPartition:
 
     # Notifications of the partition
 
-    def grew(self, count: int) -> None:
+    def on_appended(self, count: int) -> None:
         """`count` more bytes can be fetched."""
         self.session.ready[self] = None
-        self.session.came(count)
+        self.session.on_bytes_available(count)
 
-    def committed(self) -> None:
+    def on_committed(self) -> None:
         """The high watermark has advanced."""
         self.session.ready[self] = None
-        self.session.tell_soon()
+        self.session.notify_soon()
 
-    def changed(self) -> None:
+    def on_leader_changed(self) -> None:
         """Another leader or leader epoch: earlier fetch positions do not count."""
         self.is_counted = False
         self.session.ready[self] = None
@@ -146,17 +146,17 @@ class ReplicaFetchSession:
         ] = {}  # partitions with a pending leadership check, see leadership_check.py
         self._waiting: FetchWaiter | None = None
         self._needed_bytes = 0
-        self._patience = LazyTimer(self.wake)
-        self._soon = LazyTimer(self.wake)
+        self._deadline = LazyTimer(self.wake)
+        self._commit_timer = LazyTimer(self.wake)
 
-    def ask(self, topics: Iterable[Any], find: FindPartition) -> None:
+    def update(self, topics: Iterable[Any], find: FindPartition) -> None:
         for topic in topics:
-            for asked in topic.partitions:
-                key = topic.topic_id, asked.partition
+            for requested in topic.partitions:
+                key = topic.topic_id, requested.partition
                 followed = self.followed.get(key)
                 if followed is None:
                     followed = self.followed[key] = SessionPartition(self, key)
-                followed.ask(asked, find(*key))
+                followed.update(requested, find(*key))
                 self.ready[followed] = None
 
     def forget(self, topics: Iterable[Any]) -> None:
@@ -175,8 +175,8 @@ class ReplicaFetchSession:
         self.ready.clear()
         self.fetch_requested_by.clear()
         self.wake()
-        self._patience.close()
-        self._soon.close()
+        self._deadline.close()
+        self._commit_timer.close()
 
     # Leadership checks
 
@@ -210,45 +210,45 @@ class ReplicaFetchSession:
     def begin_wait(self, waiting: FetchWaiter, needed_bytes: int, wait_ms: float, *, has_news: bool) -> None:
         self._needed_bytes = needed_bytes
         self._waiting = waiting
-        self._patience.set(wait_ms)
+        self._deadline.set(wait_ms)
         if has_news:
-            self.tell_soon()
+            self.notify_soon()
 
     def end_wait(self, waiting: FetchWaiter) -> None:
         if self._waiting is waiting:
             self._waiting = None
         if self._waiting is None:
-            self._patience.stop()
-            self._soon.stop()
+            self._deadline.stop()
+            self._commit_timer.stop()
 
-    def came(self, count: int) -> None:
+    def on_bytes_available(self, count: int) -> None:
         """`count` more bytes. Bytes that arrive while the follower processes a response go with its next fetch."""
         self._needed_bytes -= count
         if self._needed_bytes <= 0:
             waiting, self._waiting = self._waiting, None
             if waiting is not None:
-                waiting.came()
+                waiting.on_bytes_available()
 
     def wake(self) -> None:
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
-            waiting.end()
+            waiting.complete()
 
-    def later(self, followed: SessionPartition, delay_ms: float) -> None:
+    def hold_back(self, followed: SessionPartition, delay_ms: float) -> None:
         """The follower is throttled for now. One timer is enough, however often this is called."""
-        if not followed.is_held_back:
-            followed.is_held_back = True
-            asyncio.get_running_loop().call_later(delay_ms / 1000, self._go_on, followed)
+        if not followed.is_throttled:
+            followed.is_throttled = True
+            asyncio.get_running_loop().call_later(delay_ms / 1000, self._release, followed)
 
-    def _go_on(self, followed: SessionPartition) -> None:
-        followed.is_held_back = False
+    def _release(self, followed: SessionPartition) -> None:
+        followed.is_throttled = False
         if self.followed.get(followed.key) is followed:
-            followed.grew(self._needed_bytes)
+            followed.on_appended(self._needed_bytes)
 
-    def tell_soon(self) -> None:
+    def notify_soon(self) -> None:
         """Delay the notification: with the next batch, which is likely to come soon, it is free."""
-        if self._waiting is not None and not self._soon.is_set:
-            self._soon.set(COMMITTED_MS)
+        if self._waiting is not None and not self._commit_timer.is_set:
+            self._commit_timer.set(COMMITTED_MS)
 
 
 class ReplicaFetchSessions:
@@ -274,7 +274,7 @@ class ReplicaFetchSessions:
             raise FetchSessionIdNotFound(f"Unknown fetch session {request.session_id}.")
         if known.epoch != request.session_epoch:
             raise InvalidFetchSessionEpoch(f"Fetch session {known.session_id} expects epoch {known.epoch}.")
-        self.go_on(known)
+        self.advance_epoch(known)
         return known
 
     def find(self, session_id: int, session_epoch: int, replica: int) -> ReplicaFetchSession | None:
@@ -282,7 +282,7 @@ class ReplicaFetchSessions:
         known = self._sessions.get(session_id)
         return known if known is not None and known.replica == replica and known.epoch == session_epoch else None
 
-    def go_on(self, known: ReplicaFetchSession) -> None:
+    def advance_epoch(self, known: ReplicaFetchSession) -> None:
         """Another fetch of the session has arrived."""
         self._sessions[known.session_id] = self._sessions.pop(known.session_id)
         known.epoch = 1 if known.epoch == SESSION_EPOCH_MAX else known.epoch + 1

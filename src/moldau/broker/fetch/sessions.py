@@ -18,7 +18,7 @@ Key = tuple[str | bytes, int]  # a topic by name, or from version 13 on by id, a
 
 
 @dataclass(slots=True)
-class Wanted:
+class CachedPartition:
     """One partition that a client fetches, and the state last sent to it."""
 
     topic: str
@@ -28,10 +28,10 @@ class Wanted:
     max_bytes: int
     leader_epoch: int = NO_EPOCH
     last_fetched_epoch: int = NO_EPOCH
-    told_high_watermark: int = NO_OFFSET
-    told_start_offset: int = NO_OFFSET
+    sent_high_watermark: int = NO_OFFSET
+    sent_start_offset: int = NO_OFFSET
 
-    def update(self, newer: "Wanted") -> None:
+    def update(self, newer: "CachedPartition") -> None:
         self.offset = newer.offset
         self.max_bytes = newer.max_bytes
         self.leader_epoch = newer.leader_epoch
@@ -47,20 +47,20 @@ class Session:
     created_ms: float
     used_ms: float
     epoch: int = 1
-    wanted: dict[Key, Wanted] = field(default_factory=dict)
+    wanted: dict[Key, CachedPartition] = field(default_factory=dict)
     waiting: DelayedFetch | None = None
 
-    def served(self, key: Key) -> None:
+    def move_to_end(self, key: Key) -> None:
         wanted = self.wanted.pop(key, None)  # another request of the session may have removed it
         if wanted is not None:
             self.wanted[key] = wanted
 
 
 @dataclass(slots=True)
-class Fetching:
+class FetchContext:
     """One fetch request and its session, if any: the partitions to read, and how to respond."""
 
-    wanted: dict[Key, Wanted]
+    wanted: dict[Key, CachedPartition]
     session: Session | None
     is_incremental: bool
 
@@ -69,7 +69,7 @@ class Fetching:
         return self.session.session_id if self.session else NO_FETCH_SESSION
 
     @contextmanager
-    def waits(self, wait: DelayedFetch) -> Iterator[None]:
+    def register_wait(self, wait: DelayedFetch) -> Iterator[None]:
         """Register the wait with the session, so that the end of the session ends it."""
         if self.session is None:
             yield
@@ -80,22 +80,22 @@ class Fetching:
         finally:
             self.session.waiting = None
 
-    def is_worth_telling(self, key: Key, wanted: Wanted, answer: Any) -> bool:
+    def must_include(self, key: Key, wanted: CachedPartition, result: Any) -> bool:
         """Whether an incremental response must include the partition; remembers the state sent."""
-        has_records = len(answer.records or b"") > 0
+        has_records = len(result.records or b"") > 0
         is_news = (
             has_records
-            or answer.error_code != 0
-            or answer.preferred_read_replica != NO_NODE
-            or answer.high_watermark != wanted.told_high_watermark
-            or answer.log_start_offset != wanted.told_start_offset
+            or result.error_code != 0
+            or result.preferred_read_replica != NO_NODE
+            or result.high_watermark != wanted.sent_high_watermark
+            or result.log_start_offset != wanted.sent_start_offset
         )
-        wanted.told_high_watermark = answer.high_watermark
-        wanted.told_start_offset = answer.log_start_offset
-        if answer.error_code != 0:
-            wanted.told_high_watermark = NO_OFFSET  # so that the recovery is sent as well
+        wanted.sent_high_watermark = result.high_watermark
+        wanted.sent_start_offset = result.log_start_offset
+        if result.error_code != 0:
+            wanted.sent_high_watermark = NO_OFFSET  # so that the recovery is sent as well
         if has_records and self.session:
-            self.session.served(key)
+            self.session.move_to_end(key)
         return is_news or not self.is_incremental
 
 
@@ -115,16 +115,16 @@ class FetchSessions:
     def partition_count(self) -> int:
         return sum(len(session.wanted) for session in self._sessions.values())
 
-    def begin(self, request: Any, *, uses_topic_ids: bool, now_ms: float) -> Fetching:
+    def begin(self, request: Any, *, uses_topic_ids: bool, now_ms: float) -> FetchContext:
         """The partitions to fetch; raises if the session is unknown or has another epoch."""
         named = _named(request.topics, uses_topic_ids)
         if request.session_epoch in (INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH):
             if request.session_id != NO_FETCH_SESSION:
                 self._end(request.session_id)
             if request.session_epoch == FINAL_SESSION_EPOCH or not named:
-                return Fetching(named, None, is_incremental=False)
+                return FetchContext(named, None, is_incremental=False)
             session = self._create(named, uses_topic_ids, now_ms)
-            return Fetching(dict(named), session, is_incremental=False)
+            return FetchContext(dict(named), session, is_incremental=False)
         session = self._continue(request, uses_topic_ids, now_ms)
         if not named.keys() <= session.wanted.keys() and self.partition_count + len(named) > PARTITIONS_MAX:
             self._end(session.session_id)
@@ -136,7 +136,7 @@ class FetchSessions:
                 session.wanted[key] = wanted
         for key in _keys(request.forgotten_topics_data, uses_topic_ids):
             session.wanted.pop(key, None)
-        return Fetching(dict(session.wanted), session, is_incremental=True)
+        return FetchContext(dict(session.wanted), session, is_incremental=True)
 
     def _end(self, session_id: int) -> None:
         """Complete a delayed fetch of the session: a closing client waits for it."""
@@ -157,7 +157,7 @@ class FetchSessions:
         self._sessions[session.session_id] = self._sessions.pop(session.session_id)
         return session
 
-    def _create(self, wanted: dict[Key, Wanted], uses_topic_ids: bool, now_ms: float) -> Session | None:
+    def _create(self, wanted: dict[Key, CachedPartition], uses_topic_ids: bool, now_ms: float) -> Session | None:
         if self.partition_count + len(wanted) > PARTITIONS_MAX:
             return None
         if len(self._sessions) >= self._slots and not self._evict(len(wanted), now_ms):
@@ -173,25 +173,25 @@ class FetchSessions:
         """Make room: evict the least recently used session if it is idle, else a smaller old one."""
         if not self._sessions:
             return False
-        victim = next(iter(self._sessions.values()))
-        if now_ms - victim.used_ms <= EVICTION_MS:
+        evicted = next(iter(self._sessions.values()))
+        if now_ms - evicted.used_ms <= EVICTION_MS:
             aged = [each for each in self._sessions.values() if now_ms - each.created_ms > EVICTION_MS]
             smallest = min(aged, key=lambda each: len(each.wanted), default=None)
             if smallest is None or len(smallest.wanted) >= size:
                 return False
-            victim = smallest
-        del self._sessions[victim.session_id]
+            evicted = smallest
+        del self._sessions[evicted.session_id]
         self.evictions += 1
         return True
 
 
-def _named(topics: Iterable[Any], uses_topic_ids: bool) -> dict[Key, Wanted]:
-    named: dict[Key, Wanted] = {}
+def _named(topics: Iterable[Any], uses_topic_ids: bool) -> dict[Key, CachedPartition]:
+    named: dict[Key, CachedPartition] = {}
     for topic in topics:
         name = "" if uses_topic_ids else topic.topic
         topic_id = topic.topic_id if uses_topic_ids else NO_TOPIC_ID
         for partition in topic.partitions:
-            named[topic_id if uses_topic_ids else name, partition.partition] = Wanted(
+            named[topic_id if uses_topic_ids else name, partition.partition] = CachedPartition(
                 name,
                 topic_id,
                 partition.partition,

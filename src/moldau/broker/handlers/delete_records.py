@@ -84,7 +84,7 @@ def _advance(topic: str, requested: Requested, context: LogContext) -> Partition
     if offset > partition.log.start_offset:
         partition.log.advance_start_offset(offset)
         for follower in list(partition.followers):
-            follower.committed()  # its next fetch response carries the new log start offset
+            follower.on_committed()  # its next fetch response carries the new log start offset
     return partition
 
 

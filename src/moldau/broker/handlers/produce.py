@@ -65,7 +65,7 @@ async def handle(request: ProduceRequest, context: ProduceContext) -> ProduceRes
             await _append_deferred(deferred, request, context, pending)
     finally:
         for each in deferred:
-            context.broker.record_validator.give_back(each.records)
+            context.broker.record_validator.release(each.records)
         if admitted is not None:
             admitted.close()
     if request.acks == ACKS_NONE:

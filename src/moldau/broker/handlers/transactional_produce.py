@@ -44,7 +44,7 @@ class Admitted:
 
     def close(self) -> None:
         for copy in self.copies:
-            self.context.broker.record_validator.give_back(copy)
+            self.context.broker.record_validator.release(copy)
         self.copies.clear()
 
 

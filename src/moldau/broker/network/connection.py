@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from moldau.broker.requests.router import Api, Router
 
 FRAME_MS_MAX: Final = 60_000.0  # from first byte to last: a peer that sends slowly occupies a buffer
-DELAY_TOLERANT_MIN: Final = 4  # so many requests in a row that tolerate delay: the connection is read with less urgency
+DELAY_TOLERANT_MIN: Final = (
+    4  # after this many requests in a row that tolerate delay, reads of the connection are deferred
+)
 CLOSING_MS_MAX: Final = 30_000.0  # for the peer to read what was sent before the connection closes
 
 
@@ -145,7 +147,7 @@ class ServedConnection:
             self.transport.may_defer_reads = False
 
     def _count_delay_tolerant(self) -> None:
-        """Let the transport read less urgently where nothing but such requests comes."""
+        """Let the transport defer reads of a connection that has only such requests."""
         self._delay_tolerant_in_row += 1
         if self._delay_tolerant_in_row == DELAY_TOLERANT_MIN:
             self.transport.may_defer_reads = all(each.tolerates_delay for each in self._fast_paths.values())

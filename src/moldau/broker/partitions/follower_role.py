@@ -2,11 +2,11 @@
 
 The fetcher (`replicas/fetcher.py`) drives it, one FollowerRole per leader epoch:
 
-    ask() -> fetch request -> take(): append batches, advance the high watermark
-                           -> diverging epoch: cut() -> flush the truncation -> ask()
+    build_fetch_partition() -> fetch -> append_response(): append batches, advance the high watermark
+                                     -> diverging epoch: truncate() -> flush the truncation -> next fetch
 
-A response is used only if the log has not changed since its request (`is_open_to`). With `flush.messages=1` the fetch
-offset reports only flushed records, because the leader counts it towards the high watermark.
+A response is used only if the log has not changed since its request (`accepts_response`). With `flush.messages=1` the
+fetch offset reports only flushed records, because the leader counts it towards the high watermark.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from moldau.storage.recovery import ProducerReplay
 from moldau.wire.follower_fetch import FetchPartition
 
 
-def _nobody() -> None:
+def _ignore() -> None:
     """Ignore the notification."""
 
 
@@ -29,18 +29,18 @@ class FollowerRole:
     """One leader epoch of one partition, as a follower."""
 
     __slots__ = (
-        "_asked",
+        "_requested_position",
         "_uncommitted",
-        "asked_in",
         "failures",
-        "go_on",
         "is_held",
         "is_in_session",
         "is_in_sync",
         "key",
         "machine",
+        "named_in_fetch",
+        "on_ready",
+        "on_synced",
         "partition",
-        "when_synced",
     )
 
     def __init__(self, partition: Partition, machine: FollowerMachine, *, is_in_sync: bool) -> None:
@@ -50,11 +50,11 @@ class FollowerRole:
         self.is_in_sync = is_in_sync
         self.is_held = False  # while the leader handles another request for it
         self.is_in_session = False
-        self.asked_in = 0  # number of the last fetch that named it; its position then is in `_asked`
-        self._asked = NO_EPOCH, NO_OFFSET, NO_EPOCH  # leader epoch, offset, last epoch
+        self.named_in_fetch = 0  # number of the last fetch that named it; its position then is in `_asked`
+        self._requested_position = NO_EPOCH, NO_OFFSET, NO_EPOCH  # leader epoch, offset, last epoch
         self.failures = 0
-        self.go_on: Callable[[], None] = _nobody  # called when one reason to wait is gone
-        self.when_synced: Callable[[], None] = _nobody  # called when the whole log is flushed
+        self.on_ready: Callable[[], None] = _ignore  # called when one reason to wait is gone
+        self.on_synced: Callable[[], None] = _ignore  # called when the whole log is flushed
         self._uncommitted = UncommittedBytes()
 
     @property
@@ -63,8 +63,8 @@ class FollowerRole:
         return self.partition.following is self
 
     @property
-    def may_be_asked_for(self) -> bool:
-        return self.is_current and not self.is_held and not self.partition.is_cut
+    def can_be_fetched(self) -> bool:
+        return self.is_current and not self.is_held and not self.partition.has_unflushed_truncation
 
     @property
     def waits_for_sync(self) -> bool:
@@ -72,35 +72,35 @@ class FollowerRole:
         log = self.partition.log
         return log.settings.flush_messages == FLUSH_EVERY_MESSAGE and log.recovery_point < log.end_offset
 
-    def ask(self, number: int, max_bytes: int) -> FetchPartition:
+    def build_fetch_partition(self, number: int, max_bytes: int) -> FetchPartition:
         """The partition's entry in a fetch request."""
         machine = self.machine
-        self.asked_in = number
-        self._asked = machine.leader_epoch, machine.fetch_offset, machine.last_fetched_epoch
-        return FetchPartition(*self.key, *self._asked, self.partition.log.start_offset, max_bytes)
+        self.named_in_fetch = number
+        self._requested_position = machine.leader_epoch, machine.fetch_offset, machine.last_fetched_epoch
+        return FetchPartition(*self.key, *self._requested_position, self.partition.log.start_offset, max_bytes)
 
-    def is_open_to(self, number: int) -> bool:
+    def accepts_response(self, number: int) -> bool:
         """Whether a response to fetch `number` still fits the log, and no truncation is pending."""
         is_waiting = self.is_current and not self.is_held
-        return is_waiting and self.asked_in <= number and self.machine.expects(*self._asked)
+        return is_waiting and self.named_in_fetch <= number and self.machine.expects(*self._requested_position)
 
-    def take(self, answer: Any, now_ms: int) -> int:
+    def append_response(self, response: Any, now_ms: int) -> int:
         """Append the fetched records and the leader's offsets; return by how many bytes the log grew."""
         partition, machine = self.partition, self.machine
-        count = len(answer.records or b"")
+        count = len(response.records or b"")
         if count:
             if partition.log.start_offset == partition.log.end_offset:
-                self._begin_with(answer.records)
-            partition.append_as_follower(answer.records, now_ms)
+                self._start_log_with(response.records)
+            partition.append_as_follower(response.records, now_ms)
             self._uncommitted.grew(partition.log.end_offset, count)
-        machine.fetched(answer.high_watermark, answer.log_start_offset)
+        machine.fetched(response.high_watermark, response.log_start_offset)
         if machine.high_watermark > partition.high_watermark:
             partition.committed_to(machine.high_watermark, self._uncommitted.take(machine.high_watermark))
         if machine.log_start_offset > partition.log.start_offset:
             partition.log.advance_start_offset(machine.log_start_offset)
         return count
 
-    def _begin_with(self, records: memoryview) -> None:
+    def _start_log_with(self, records: memoryview) -> None:
         """The leader's log may start within a batch (after DeleteRecords). An empty follower log takes that whole
         batch, but starts at the leader's log start offset."""
         log = self.partition.log
@@ -109,24 +109,24 @@ class FollowerRole:
             if first.base_offset < log.end_offset <= first.last_offset:
                 log.truncate_fully_and_start_at(first.base_offset)
 
-    def replay_for(self, cut: Truncation) -> ProducerReplay | None:
+    def replay_for(self, truncate: Truncation) -> ProducerReplay | None:
         """Prepare a truncation: the producer state to rebuild, if any, so that the truncation itself is quick."""
         log = self.partition.log
-        if isinstance(cut, RestartAt) or not log.segment_base_offsets[0] < cut.end_offset < log.end_offset:
+        if isinstance(truncate, RestartAt) or not log.segment_base_offsets[0] < truncate.end_offset < log.end_offset:
             return None
-        return log.replay_producers_below(cut.end_offset)
+        return log.replay_producers_below(truncate.end_offset)
 
-    def cut(self, cut: Truncation, replay: ProducerReplay | None = None) -> None:
+    def truncate(self, truncate: Truncation, replay: ProducerReplay | None = None) -> None:
         """Truncate records that the leader does not have. Flush this before the next fetch."""
         log = self.partition.log
-        if isinstance(cut, RestartAt):
-            log.truncate_fully_and_start_at(cut.start_offset)
+        if isinstance(truncate, RestartAt):
+            log.truncate_fully_and_start_at(truncate.start_offset)
         else:
-            log.truncate_to(cut.end_offset, replay)
-        self._uncommitted.cut(log.end_offset)
+            log.truncate_to(truncate.end_offset, replay)
+        self._uncommitted.truncate(log.end_offset)
         self.partition.high_watermark = self.machine.high_watermark
 
     def synced(self) -> None:
         """More of the log is flushed."""
         if not self.waits_for_sync:
-            self.when_synced()
+            self.on_synced()

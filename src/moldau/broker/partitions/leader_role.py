@@ -31,7 +31,7 @@ from moldau.model.errors import (
 )
 from moldau.model.ports import Clock
 
-UNDER_WAY_MS: Final = 10_000.0  # how long a batch may be in flight that a producer pipelined behind a rejected one
+IN_FLIGHT_MS: Final = 10_000.0  # how long a batch may be in flight that a producer pipelined behind a rejected one
 
 Propose = Callable[["LeaderRole", ProposeIsr], None]
 
@@ -41,10 +41,10 @@ class LeaderRole:
 
     __slots__ = (
         "_clock",
-        "_gathered_bytes",
+        "_coalesced_bytes",
+        "_last_rejection",
         "_propose",
-        "_refusal",
-        "_refused_ms",
+        "_rejected_ms",
         "_since_ms",
         "_start_waits",
         "_uncommitted",
@@ -60,27 +60,27 @@ class LeaderRole:
         self.leadership_check = LeadershipCheck(partition, machine)
         self._propose = propose
         self._uncommitted = UncommittedBytes()
-        self._gathered_bytes = 0
+        self._coalesced_bytes = 0
         self._start_waits = OffsetWaiters()
         self._since_ms = clock.monotonic_ms()
-        self._refusal: KafkaError | None = None  # of the last rejected batch
-        self._refused_ms = 0.0
+        self._last_rejection: KafkaError | None = None  # of the last rejected batch
+        self._rejected_ms = 0.0
 
     @property
     def recent_rejection(self) -> KafkaError | None:
         """The error of a batch rejected a moment ago, if any: batches pipelined behind it may still arrive."""
         name, now_ms = self.partition.name, self._clock.monotonic_ms()
-        if now_ms - self._since_ms < UNDER_WAY_MS:
+        if now_ms - self._since_ms < IN_FLIGHT_MS:
             return NotLeaderOrFollower(
                 f"This broker has just become the leader of {name}; earlier batches were not appended."
             )
-        if self._refusal is not None and now_ms - self._refused_ms < UNDER_WAY_MS:
-            return type(self._refusal)(f"{name}: an earlier batch was rejected: {self._refusal.message}")
+        if self._last_rejection is not None and now_ms - self._rejected_ms < IN_FLIGHT_MS:
+            return type(self._last_rejection)(f"{name}: an earlier batch was rejected: {self._last_rejection.message}")
         return None
 
-    def refuse(self, error: KafkaError) -> KafkaError:
+    def record_rejection(self, error: KafkaError) -> KafkaError:
         """Remember that a batch was rejected with a retriable error: others behind it may be in flight."""
-        self._refusal, self._refused_ms = error, self._clock.monotonic_ms()
+        self._last_rejection, self._rejected_ms = error, self._clock.monotonic_ms()
         return error
 
     def begin(self) -> None:
@@ -91,14 +91,14 @@ class LeaderRole:
 
     def appended(self, count: int, *, is_written: bool) -> None:
         """A batch of `count` bytes. Followers are notified when it is written: at once, or when the turn ends."""
-        self._gathered_bytes += count
+        self._coalesced_bytes += count
         if is_written:
             self.written()
 
     def written(self) -> None:
         """Appended records can be fetched now."""
         partition, machine = self.partition, self.machine
-        count, self._gathered_bytes = self._gathered_bytes, 0
+        count, self._coalesced_bytes = self._coalesced_bytes, 0
         end_offset = partition.log.end_offset
         self._uncommitted.grew(end_offset, count)
         followers = list(partition.followers)
@@ -108,7 +108,7 @@ class LeaderRole:
         machine.appended(end_offset, partition.durable_offset, self._clock.monotonic_ms())
         self._settle()
         for each in followers:
-            each.grew(count)
+            each.on_appended(count)
 
     def _was_caught_up(self, follower: RemoteFollower) -> None:
         """The follower was caught up until now by its last fetch, even if that did not name this partition again."""
@@ -126,12 +126,12 @@ class LeaderRole:
         self._settle()
 
     def turn_ended(self, *, has_failed: bool) -> None:
-        """The batches gathered in this turn are written, or their write has failed."""
+        """The batches coalesced in this turn are written, or their write has failed."""
         end_offset = self.partition.log.end_offset
         if not has_failed or end_offset > self.machine.end_offset:  # at least some of it was written
             self.written()
             return
-        self._gathered_bytes = 0
+        self._coalesced_bytes = 0
         self.machine.append_undone(end_offset)
 
     # -- followers
@@ -174,7 +174,7 @@ class LeaderRole:
                 f"{self.partition.name} has {len(self.machine.isr)} in-sync replica(s), but "
                 f"min.insync.replicas is {self.partition.log.settings.min_insync_replicas}."
             )
-            raise self.refuse(NotEnoughReplicas(words))
+            raise self.record_rejection(NotEnoughReplicas(words))
 
     def check_enough_after_append(self) -> None:
         """The same for a write that is committed, by an ISR that has shrunk meanwhile."""
@@ -221,4 +221,4 @@ class LeaderRole:
         if high_watermark > partition.high_watermark:
             partition.committed_to(high_watermark, self._uncommitted.take(high_watermark))
             for each in list(partition.followers):
-                each.committed()
+                each.on_committed()

@@ -89,7 +89,7 @@ class LogCleaner:
         logger.error("%s: compaction failed, skipping it until the next start: %s", partition.name, error)
         self._uncleanable.add(partition)
         if isinstance(error, CorruptBatch) and error.offset != NO_OFFSET and partition.is_open:
-            partition.found(unreadable_from(error.offset, error))
+            partition.mark_damaged(unreadable_from(error.offset, error))
 
     def _rest(self, partition: Partition, reason: str) -> None:
         logger.warning("%s: compaction postponed: %s", partition.name, reason)

@@ -29,20 +29,20 @@ class LogMaintenance:
     def __init__(
         self,
         partitions: Partitions,
-        syncing: LogFlusher,
+        flusher: LogFlusher,
         clock: Clock,
         disk: Disk,
         executor: Executor,
         settings: Callable[[], BrokerSettings],
-        compacting: LogCleaner,
+        cleaner: LogCleaner,
     ) -> None:
         self._partitions = partitions
-        self._syncing = syncing
+        self._flusher = flusher
         self._clock = clock
         self._disk = disk
         self._executor = executor
         self._settings = settings
-        self._compacting = compacting
+        self._cleaner = cleaner
         self._tasks: list[asyncio.Task[None]] = []
         self._deleting: set[asyncio.Task[None]] = set()
 
@@ -57,8 +57,8 @@ class LogMaintenance:
         self._every(
             lambda each: each.high_watermark_checkpoint_interval_ms, self._partitions.checkpoint_high_watermarks
         )
-        self._every(lambda each: each.producer_id_expiration_check_interval_ms, self._forget_producers)
-        self._every(lambda _: PRODUCERS_CHECK_MS, self._bound_producers)
+        self._every(lambda each: each.producer_id_expiration_check_interval_ms, self._expire_producers)
+        self._every(lambda _: PRODUCERS_CHECK_MS, self._limit_producers)
         self._every(lambda each: each.log_cleaner_backoff_ms, self._compact)
 
     async def stop(self) -> None:
@@ -66,25 +66,25 @@ class LogMaintenance:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._deleting, return_exceptions=True)
 
-    def _every(self, interval_ms: Callable[[BrokerSettings], float], chore: Callable[[], Awaitable[None]]) -> None:
+    def _every(self, interval_ms: Callable[[BrokerSettings], float], task: Callable[[], Awaitable[None]]) -> None:
         """The interval is read each time, because the setting may change at runtime."""
 
         async def run() -> None:
             while True:
                 await asyncio.sleep(max(interval_ms(self._settings()), INTERVAL_MS_MIN) / 1000)
                 try:
-                    await chore()
+                    await task()
                 except (OSError, SyncFailed) as error:  # a full disk, for example: the next round may succeed
                     logger.warning("Log maintenance failed, will retry: %s", error)
                 except Exception as bug:  # a bug must not end the task for good
-                    logger.error("Internal error in log maintenance. Please report this bug", exc_info=bug)
+                    logger.error("Unexpected error in log maintenance; please report this bug", exc_info=bug)
 
         self._tasks.append(asyncio.get_running_loop().create_task(run()))
 
     async def apply_retention(self) -> None:
         """Delete expired segments: hidden at once, removed from disk after `file.delete.delay.ms`."""
         async for partition in self._in_slices():
-            if self._compacting.is_busy_with(partition):
+            if self._cleaner.is_busy_with(partition):
                 continue  # compaction is replacing its segments; the next round will do
             try:
                 removed = partition.log.apply_retention(
@@ -120,23 +120,23 @@ class LogMaintenance:
         now_ms = self._clock.wall_ms()
         async for partition in self._in_slices():
             if partition.log.flush_target(now_ms) is not None:
-                await self._syncing.sync_now(partition)
+                await self._flusher.sync_now(partition)
 
     async def _compact(self) -> None:
         """Clean the dirtiest log, then the next, until all are clean enough."""
         while self._settings().log_cleaner_enable:
-            removed = await self._compacting.clean_dirtiest(self._settings().log_cleaner_dedupe_buffer_bytes)
+            removed = await self._cleaner.clean_dirtiest(self._settings().log_cleaner_dedupe_buffer_bytes)
             if removed is None:
                 return
             self.delete_later(removed.paths, removed.delay_ms)
 
-    async def _forget_producers(self) -> None:
+    async def _expire_producers(self) -> None:
         now_ms = self._clock.wall_ms()
         async for partition in self._in_slices():
             partition.log.producers.expiration_ms = self._settings().producer_id_expiration_ms
             partition.log.producers.expire(now_ms)
 
-    async def _bound_producers(self) -> None:
+    async def _limit_producers(self) -> None:
         """Each log has its own limit; this one is for all logs together."""
         logs = [partition.log for partition in self._partitions.all()]
         excess = sum(len(log.producers.by_id) for log in logs) - PRODUCERS_MAX

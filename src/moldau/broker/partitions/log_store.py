@@ -55,7 +55,7 @@ class LogStore:
         self._high_watermarks = dict(self._written[HIGH_WATERMARKS])
         self._cleaned_offsets = dict(self._written[CLEANED])
         self._known = {found.partition: found.topic_id for found in folder.partitions()}
-        self._doubted: set[TopicPartition] = set()  # closed because of corruption, scanned when reopened
+        self._closed_corrupt: set[TopicPartition] = set()  # closed because of corruption, scanned when reopened
         self._open_segments = OpenSegments()
         self._has_renamed = False  # a partition directory was created, renamed or marked, and not flushed yet
         self._checkpointing = asyncio.Lock()
@@ -64,11 +64,11 @@ class LogStore:
     def open(
         self, name: TopicPartition, topic_id: TopicId, settings: LogSettings, *, allows_data_loss: bool = False
     ) -> tuple[Log, int]:
-        """Open the partition's log, or create it if there is none. Call `make_way` first.
+        """Open the partition's log, or create it if there is none. Call `remove_leftovers` first.
 
         Also return its checkpointed high watermark. With `allows_data_loss`, records after a corruption are truncated.
         """
-        if self._has_namesake(name, topic_id):
+        if self._has_leftovers(name, topic_id):
             raise OSError(errno.EBUSY, "leftovers of another log of this name could not be removed")
         is_known = name in self._known
         found = self._known.get(name)
@@ -84,8 +84,8 @@ class LogStore:
             now_ms=self._clock.wall_ms(),
             recovery_point=self._recovery_points.get(name, 0) if is_known else 0,
             log_start_offset=self._start_offsets.get(name, 0) if is_known else 0,
-            is_clean=(self._is_clean and name not in self._doubted) or not is_known,
-            has_lost_power=self._has_lost_power and name not in self._doubted,
+            is_clean=(self._is_clean and name not in self._closed_corrupt) or not is_known,
+            has_lost_power=self._has_lost_power and name not in self._closed_corrupt,
             has_sync_failure=self._has_failed_sync,
             cleaned_offset=self._cleaned_offsets.get(name, 0),
             allows_data_loss=allows_data_loss,
@@ -96,22 +96,22 @@ class LogStore:
         self._known.pop(name, None)
         self._recovery_points.pop(name, None)
         self._start_offsets.pop(name, None)
-        self._doubted.discard(name)
+        self._closed_corrupt.discard(name)
         high_watermark = self._high_watermarks.pop(name, 0) if is_known else 0
         return log, max(high_watermark, log.start_offset)
 
-    async def make_way(self, names: Iterable[TopicPartition], topic_id: TopicId) -> None:
+    async def remove_leftovers(self, names: Iterable[TopicPartition], topic_id: TopicId) -> None:
         """Before logs are created: remove checkpoint entries of earlier logs of the same name."""
-        outdated = {name for name in names if self._has_namesake(name, topic_id)}
+        outdated = {name for name in names if self._has_leftovers(name, topic_id)}
         for name in outdated:
             if name in self._known:
                 logger.warning("%s belongs to an earlier topic of this name", name)
-                self.set_aside(name)
+                self.mark_stray(name)
         for checkpoint, written in self._written.items():
             if not outdated.isdisjoint(written):
                 await self.write_checkpoint(checkpoint, partial(self._without, outdated, checkpoint))
 
-    def _has_namesake(self, name: TopicPartition, topic_id: TopicId) -> bool:
+    def _has_leftovers(self, name: TopicPartition, topic_id: TopicId) -> bool:
         """Whether something is left of another log of this name."""
         if name in self._known:
             return self._known[name] not in (topic_id, None)
@@ -129,9 +129,9 @@ class LogStore:
         self._recovery_points[name] = min(log.recovery_point, segment)
         self._start_offsets[name] = log.start_offset
         self._high_watermarks[name] = partition.high_watermark
-        self._doubted.add(name)
+        self._closed_corrupt.add(name)
 
-    def set_aside(self, name: TopicPartition) -> None:
+    def mark_stray(self, name: TopicPartition) -> None:
         """The log cannot be used: rename it, so that the next `open` creates a new one."""
         self._has_renamed = True
         path = self._folder.mark_stray(name, self._unique())
@@ -147,7 +147,7 @@ class LogStore:
     def _forget(self, name: TopicPartition) -> None:
         for memory in (self._known, self._recovery_points, self._start_offsets, self._high_watermarks):
             memory.pop(name, None)
-        self._doubted.discard(name)
+        self._closed_corrupt.discard(name)
 
     async def delete(self, partition: Partition) -> None:
         """Rename it at once; delete the files after `file.delete.delay.ms`, when no send reads them any longer."""
@@ -182,7 +182,7 @@ class LogStore:
                 strays.append(name)
         for name in strays:
             try:
-                self.set_aside(name)
+                self.mark_stray(name)
             except OSError as error:  # no reason not to start: opening a log of this name retries
                 logger.warning("%s: stray log cannot be renamed yet: %s", name, error)
 

@@ -68,8 +68,8 @@ class Partition:
     """
 
     __slots__ = (
+        "_coalescer",
         "_commit_waits",
-        "_gathering",
         "_is_careful",
         "_on_disk_error",
         "_request_sync",
@@ -77,9 +77,9 @@ class Partition:
         "damage",
         "followers",
         "following",
+        "has_unflushed_truncation",
         "high_watermark",
-        "is_cut",
-        "is_given_up",
+        "is_abandoned",
         "is_leader",
         "is_open",
         "leader_epoch",
@@ -103,7 +103,7 @@ class Partition:
         traffic: TrafficMeter,
         request_sync: Callable[["Partition"], None],
         on_disk_error: Callable[["Partition", OSError], None],
-        gathering: WriteCoalescer | None = None,
+        coalescer: WriteCoalescer | None = None,
         high_watermark: int | None = None,
     ) -> None:
         """`high_watermark` is the checkpointed one; without other replicas the whole log is committed."""
@@ -119,10 +119,10 @@ class Partition:
         self.following: FollowerRole | None = None
         # the partition's entries in the fetch sessions of other brokers
         self.followers: dict[RemoteFollower, None] = {}
-        self.is_cut = False  # truncated, and the truncation is not flushed yet
+        self.has_unflushed_truncation = False  # truncated, and the truncation is not flushed yet
         self.damage: CorruptRange | None = None  # the first corrupt range found; not served
         self.on_damage: Callable[[Partition], None] | None = None
-        self.is_given_up = False  # another replica has the records: the log is reopened without the corrupt range
+        self.is_abandoned = False  # another replica has the records: the log is reopened without the corrupt range
         self.leads_alone = True  # no other replica counts for the high watermark
         self.pending_bytes = 0  # appended, but above the high watermark
         self.watchers: dict[FetchWatcher, None] = {}
@@ -130,7 +130,7 @@ class Partition:
         self._sync_waits = OffsetWaiters()  # waits for the flush only (acks=1)
         self._request_sync = request_sync
         self._on_disk_error = on_disk_error
-        self._gathering = WriteCoalescer() if gathering is None else gathering
+        self._coalescer = WriteCoalescer() if coalescer is None else coalescer
         self._is_careful = False  # the last coalesced write failed: write the next one by itself
 
     # -- writing
@@ -143,27 +143,27 @@ class Partition:
             and self.leading is not None
             and header[PRODUCER_ID_FIELD] not in log.producers.by_id
         ):
-            self._check_beginning(self.leading)
-        gathering = self._gathering
-        is_buffered = gathering.is_open and not self._is_careful
-        if not is_buffered and not gathering.is_empty:
-            gathering.write()  # sends to followers read this batch at once, and other buffered logs too
+            self._check_first_sequence(self.leading)
+        coalescer = self._coalescer
+        is_buffered = coalescer.is_open and not self._is_careful
+        if not is_buffered and not coalescer.is_empty:
+            coalescer.write()  # sends to followers read this batch at once, and other buffered logs too
         try:
             if header[ATTRIBUTES_FIELD] & TRANSACTIONAL and not header[ATTRIBUTES_FIELD] & CONTROL:
                 log.producers.check_verified(header)
             appended = log.append(batch, header, self.leader_epoch, now_ms, is_buffered=is_buffered)
         except OutOfOrderSequence as gap:
-            raise self._answer_to(gap) from None
+            raise self._gap_error(gap) from None
         except OSError as error:
             self._on_disk_error(self, error)
             failed = StorageFailed(f"Cannot write {self.name}: {error.strerror}.")
-            raise failed if self.leading is None else self.leading.refuse(failed) from error
+            raise failed if self.leading is None else self.leading.record_rejection(failed) from error
         if appended.is_duplicate:
             return appended
         if not is_buffered:
             self._is_careful = False
-        elif gathering.newest is not self:
-            gathering.add(self)
+        elif coalescer.newest is not self:
+            coalescer.add(self)
         size = len(batch)
         traffic = self.traffic
         traffic.messages_in += header.records_count
@@ -201,7 +201,7 @@ class Partition:
         """Drop the record of committed transaction ends, which must stay small."""
         self.log.last_stable_offset(self.high_watermark)
 
-    def _answer_to(self, gap: OutOfOrderSequence) -> KafkaError:
+    def _gap_error(self, gap: OutOfOrderSequence) -> KafkaError:
         """The error for a sequence gap. Producers pipeline batches: if the first was rejected (not the leader, ISR too
         small, disk full), those behind it must be rejected with the same error even if they could be appended by then.
         librdkafka reacts to a gap with a new epoch and would duplicate what it has sent.
@@ -209,7 +209,7 @@ class Partition:
         recent_rejection = None if self.leading is None else self.leading.recent_rejection
         return gap if recent_rejection is None else recent_rejection
 
-    def _check_beginning(self, leading: "LeaderRole") -> None:
+    def _check_first_sequence(self, leading: "LeaderRole") -> None:
         """The same for a producer that is unknown here and whose first batch does not start at sequence 0: if that
         batch were appended, the one before it would be rejected forever."""
         recent_rejection = leading.recent_rejection
@@ -244,13 +244,13 @@ class Partition:
             self._request_sync(self)
 
     def write_buffered(self) -> None:
-        """Write what this turn has appended. `take_gathered_failure` returns the error if that failed."""
+        """Write what this turn has appended. `take_coalesced_failure` returns the error if that failed."""
         try:
             self.log.write_buffered()
         except OSError as error:
             self._on_disk_error(self, error)
 
-    def take_gathered_failure(self) -> OSError | None:
+    def take_coalesced_failure(self) -> OSError | None:
         """The error of this turn's coalesced write, if any: its batches are gone, and no reader has seen them."""
         append_buffer = self.log.append_buffer
         failure, append_buffer.failure = append_buffer.failure, None
@@ -268,7 +268,7 @@ class Partition:
         self._commit_waits.reached(offset)
         if self.watchers:
             for wait in list(self.watchers):
-                wait.came(count)
+                wait.on_bytes_available(count)
 
     def synced_to(self, offset: int, count: int) -> None:
         """Everything below `offset` is flushed, `count` bytes more than before."""
@@ -326,7 +326,7 @@ class Partition:
         try:
             return self.log.read(offset, max_bytes, until_offset=until_offset, at_least_one=at_least_one)
         except CorruptBatch as error:
-            self.found(unreadable_from(offset, error))
+            self.mark_damaged(unreadable_from(offset, error))
             raise
         except OSError as error:
             self._on_disk_error(self, error)
@@ -336,10 +336,10 @@ class Partition:
         """Verify a batch that a follower fetches repeatedly, because it cannot append it."""
         damage = find_corruption_at(self.log, offset)
         if damage is not None:
-            self.found(damage)
+            self.mark_damaged(damage)
             raise StorageFailed(f"{self.name} is corrupt: {damage}.")
 
-    def found(self, damage: CorruptRange) -> None:
+    def mark_damaged(self, damage: CorruptRange) -> None:
         """Stop serving the corrupt range."""
         if self.damage is None or damage.offset < self.damage.offset:
             self.damage = damage
@@ -390,7 +390,7 @@ class Partition:
             self.leading.end()
         self.leading = self.following = None
         for follower in list(self.followers):
-            follower.changed()
+            follower.on_leader_changed()
 
     @property
     def is_followed(self) -> bool:

@@ -55,18 +55,18 @@ def accept(records: memoryview, log: Log, now_ms: int, api_version: int) -> Vali
             and newest <= now_ms + settings.message_timestamp_after_max_ms
         ):
             return records, header
-    if must_be_looked_into(header, settings):
+    if needs_record_validation(header, settings):
         if len(records) > LIGHT_BYTES:
             return None
         try:
-            records, header = _looked_into(records, header, settings)
+            records, header = _validate_records(records, header, settings)
         except MessageTooLarge:
             return None
     check_timestamps(header, settings, now_ms)
     return records, header
 
 
-def must_be_looked_into(header: BatchHeader, settings: LogSettings) -> bool:
+def needs_record_validation(header: BatchHeader, settings: LogSettings) -> bool:
     """Whether records must be decoded; for most batches the header is enough."""
     return (
         is_in_other_codec(header, settings)
@@ -86,7 +86,7 @@ def check_timestamps(header: BatchHeader, settings: LogSettings, now_ms: int) ->
         )
 
 
-def _looked_into(records: memoryview, header: BatchHeader, settings: LogSettings) -> ValidatedBatch:
+def _validate_records(records: memoryview, header: BatchHeader, settings: LogSettings) -> ValidatedBatch:
     if is_in_other_codec(header, settings):
         records = in_topic_codec(records, settings, LIGHT_BYTES)
         header = read_header(records)

@@ -42,7 +42,7 @@ class RecordValidator:
         self._held_bytes += len(records)
         return bytearray(records)
 
-    def give_back(self, records: bytearray) -> None:
+    def release(self, records: bytearray) -> None:
         self._held_bytes -= len(records)
 
     async def accept(self, records: bytearray, settings: LogSettings, now_ms: int, turn: TimeSlice) -> ValidatedBatch:
@@ -54,7 +54,7 @@ class RecordValidator:
         inflated_bytes_max = min(OUTPUT_BYTES_MAX, max(INFLATED_BYTES_MAX, INFLATION_MAX * settings.max_message_bytes))
         inflate = partial(recompress, records, Compression.NONE, output_bytes_max=inflated_bytes_max)
         plain = await self._executor.run(inflate)
-        newest = await self._walk(plain, "compact" in settings.cleanup_policy, turn)
+        newest = await self._validate_records(plain, "compact" in settings.cleanup_policy, turn)
         batch, header = memoryview(records), read_header(records)
         if is_in_other_codec(header, settings):
             batch = await self._executor.run(in_topic_codec, plain, settings, inflated_bytes_max)
@@ -64,7 +64,7 @@ class RecordValidator:
         check_timestamps(header, settings, now_ms)
         return batch, header
 
-    async def _walk(self, plain: bytearray, needs_keys: bool, turn: TimeSlice) -> int:
+    async def _validate_records(self, plain: bytearray, needs_keys: bool, turn: TimeSlice) -> int:
         """Validate all records, in time slices; return the max timestamp."""
         header = read_header(plain)
         if header.records_count > RECORDS_MAX:

@@ -46,13 +46,13 @@ class RemoteFollower(Protocol):
     @property
     def leader_epoch(self) -> int: ...
 
-    def grew(self, count: int) -> None:
+    def on_appended(self, count: int) -> None:
         """The log has `count` more bytes to fetch."""
 
-    def committed(self) -> None:
+    def on_committed(self) -> None:
         """The high watermark has advanced."""
 
-    def changed(self) -> None:
+    def on_leader_changed(self) -> None:
         """The leader or its epoch has changed."""
 
     def request_fetch(self) -> None:

@@ -43,30 +43,30 @@ class TopicSettingsResolver(Protocol):
 class Roles(Protocol):
     """Assigns leader and follower roles to partitions."""
 
-    def see(self, image: MetadataImage) -> None:
+    def update_image(self, image: MetadataImage) -> None:
         """Set the image for the following calls."""
         ...
 
-    def take_place(self, partition: Partition, where: PartitionImage) -> None: ...
+    def assign_role(self, partition: Partition, state: PartitionImage) -> None: ...
 
     def remove(self, partition: Partition) -> None: ...
 
     def brokers_changed(self) -> None: ...
 
     @property
-    def knows_itself(self) -> bool:
+    def has_own_registration(self) -> bool:
         """Whether the image contains this run's registration, and thus the current state of its replicas."""
         ...
 
-    def copy_lost(self, topic_id: TopicId, index: int) -> None:
+    def replica_lost(self, topic_id: TopicId, index: int) -> None:
         """Report the replica as lost, so that the controller does not count on it."""
         ...
 
-    def copy_given_up(self, topic_id: TopicId, index: int) -> None:
+    def replica_abandoned(self, topic_id: TopicId, index: int) -> None:
         """The replica is no longer counted on, or no longer wanted."""
         ...
 
-    def copy_cut(self, partition: Partition) -> None:
+    def replica_truncated(self, partition: Partition) -> None:
         """The replica was corrupt and has been truncated."""
         ...
 
@@ -81,25 +81,25 @@ class Partitions:
         node_id: int,
         store: LogStore,
         clock: Clock,
-        syncing: LogFlusher,
+        flusher: LogFlusher,
         settings_of: TopicSettingsResolver,
         on_disk_error: Callable[[Partition, OSError], None],
-        gathering: WriteCoalescer,
+        coalescer: WriteCoalescer,
         roles: Roles,
     ) -> None:
         self._roles = roles
         self._node_id = node_id
         self._store = store
         self._clock = clock
-        self._syncing = syncing
+        self._flusher = flusher
         self._settings_of = settings_of
         self._on_disk_error = on_disk_error
-        self._gathering = gathering
+        self._coalescer = coalescer
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._traffic: dict[str, TrafficMeter] = {}
         self.traffic_of_removed = TrafficMeter()  # so that totals never decrease
         self._image = MetadataImage()
-        self._broken: dict[tuple[str, int], str] = {}  # offline because of corruption, with its description
+        self._corrupt: dict[tuple[str, int], str] = {}  # offline because of corruption, with its description
         self._unopened: dict[tuple[str, int], str] = {}  # offline until the disk allows opening them, with the error
         self._unsynced: dict[Partition, None] = {}  # without a role until everything found in them is flushed
         self._when_opened: Callable[[], None] | None = None
@@ -116,19 +116,19 @@ class Partitions:
         """The partition, if this broker leads it; with a topic id, only of that very topic."""
         partition = self._partitions.get((topic, index))
         if partition is None or not partition.is_leader:
-            raise self._refusal(topic, index)
-        return _meant(partition, topic_id)
+            raise self._lookup_error(topic, index)
+        return _check_topic_id(partition, topic_id)
 
     def get_replica(self, topic: str, index: int, topic_id: bytes = NO_TOPIC_ID) -> Partition:
         """The partition, if this broker has a replica and there is a leader."""
         partition = self._partitions.get((topic, index))
         if partition is None or not (partition.is_leader or partition.is_followed):
-            raise self._refusal(topic, index)
-        return _meant(partition, topic_id)
+            raise self._lookup_error(topic, index)
+        return _check_topic_id(partition, topic_id)
 
-    def _refusal(self, topic: str, index: int) -> KafkaError:
-        if (topic, index) in self._broken:
-            return StorageFailed(f"{topic}-{index} is offline: {self._broken[topic, index]}.")
+    def _lookup_error(self, topic: str, index: int) -> KafkaError:
+        if (topic, index) in self._corrupt:
+            return StorageFailed(f"{topic}-{index} is offline: {self._corrupt[topic, index]}.")
         if (topic, index) in self._unopened:
             return StorageFailed(f"{topic}-{index} cannot be opened yet: {self._unopened[topic, index]}.")
         if self._image.partition(topic, index) is not None:
@@ -153,7 +153,7 @@ class Partitions:
         for topic in delta.removed.values():
             await self._remove_topic(topic)
         # in the same turn as the roles: no partition may follow by an older image in a newer epoch
-        self._roles.see(image)
+        self._roles.update_image(image)
         # Open partitions first: waiters on a deposed leader should fail at once.
         self._change_roles(image, delta)
         if delta.brokers:
@@ -164,9 +164,9 @@ class Partitions:
             settings = self._settings_of(image, topic.name)
             await self._make_way(topic, indexes)
             for index in sorted(indexes):
-                await self._place(topic, index, topic.partitions[index], settings)
+                await self._apply_assignment(topic, index, topic.partitions[index], settings)
                 await pause.if_due()
-        await self._place_broken(image)
+        await self._retry_corrupt(image)
         if delta.configs:
             self._adjust(image, delta)
         await self._bring_to_disk()
@@ -176,83 +176,85 @@ class Partitions:
         """Flush what an earlier run left unflushed, before it becomes visible, if the topic requires flushed
         records."""
         waiting = list(self._unsynced)
-        await asyncio.gather(*map(self._syncing.sync_now, waiting))
+        await asyncio.gather(*map(self._flusher.sync_now, waiting))
         for partition in waiting:
             self._unsynced.pop(partition, None)
-            where = self._image.partition(*partition.name)
-            if partition.is_open and where is not None and self._partitions.get(partition.name) is partition:
-                self._roles.take_place(partition, where)
+            state = self._image.partition(*partition.name)
+            if partition.is_open and state is not None and self._partitions.get(partition.name) is partition:
+                self._roles.assign_role(partition, state)
 
     def _change_roles(self, image: MetadataImage, delta: MetadataDelta) -> None:
         for topic_id, indexes in delta.changed.items():
             topic = image.topics_by_id[topic_id]
             for index in sorted(indexes):
                 known = self._partitions.get((topic.name, index))
-                where = topic.partitions[index]
-                if known is not None and known not in self._unsynced and self._node_id in where.replicas:
-                    self._roles.take_place(known, where)
+                state = topic.partitions[index]
+                if known is not None and known not in self._unsynced and self._node_id in state.replicas:
+                    self._roles.assign_role(known, state)
 
-    async def _place(self, topic: TopicImage, index: int, where: PartitionImage, settings: LogSettings) -> None:
+    async def _apply_assignment(
+        self, topic: TopicImage, index: int, state: PartitionImage, settings: LogSettings
+    ) -> None:
         known = self._partitions.get((topic.name, index))
-        if self._node_id not in where.replicas:
+        if self._node_id not in state.replicas:
             self._forget_offline(topic, index)
             if known is not None:
                 logger.info("%s: replica removed from this broker", known.name)
                 await self._remove(known)
-        elif known is None and self._may_open(TopicPartition(topic.name, index), where, settings):
-            self._open(topic, index, where, settings)
-        elif known is not None and known.is_given_up and known.damage is not None:
+        elif known is None and self._may_open(TopicPartition(topic.name, index), state, settings):
+            self._open(topic, index, state, settings)
+        elif known is not None and known.is_abandoned and known.damage is not None:
             await self._close_damaged(known, known.damage)
-            self._open(topic, index, where, settings)
+            self._open(topic, index, state, settings)
 
     async def _make_way(self, topic: TopicImage, indexes: Iterable[int]) -> None:
         """Remove leftovers of an earlier topic of this name first; if the disk fails, the logs are opened later."""
         names = [TopicPartition(topic.name, index) for index in indexes]
         absent = [each for each in names if each not in self._partitions]
         try:
-            await self._store.make_way(absent, topic.topic_id)
+            await self._store.remove_leftovers(absent, topic.topic_id)
         except OSError as error:
             logger.warning("Leftovers of an earlier topic %s cannot be removed yet: %s", topic.name, error)
 
     async def _close_damaged(self, partition: Partition, damage: CorruptRange) -> None:
         del self._partitions[partition.name]
         self._roles.remove(partition)
-        self._broken[partition.name] = str(damage)
+        self._corrupt[partition.name] = str(damage)
         partition.close()
-        await self._syncing.finish(partition)
+        await self._flusher.finish(partition)
         self._store.close_damaged(partition, damage.offset)
 
-    async def _place_broken(self, image: MetadataImage) -> None:
+    async def _retry_corrupt(self, image: MetadataImage) -> None:
         """Corrupt replicas may be replaceable by now: fetch them again."""
-        for name, index in list(self._broken):
+        for name, index in list(self._corrupt):
             topic = image.topics[name]
-            await self._place(topic, index, topic.partitions[index], self._settings_of(image, name))
+            await self._apply_assignment(topic, index, topic.partitions[index], self._settings_of(image, name))
 
     def _forget_offline(self, topic: TopicImage, index: int) -> None:
         self._unopened.pop((topic.name, index), None)
-        if self._broken.pop((topic.name, index), None) is not None:
-            self._roles.copy_given_up(topic.topic_id, index)
+        if self._corrupt.pop((topic.name, index), None) is not None:
+            self._roles.replica_abandoned(topic.topic_id, index)
 
-    def _may_open(self, name: TopicPartition, where: PartitionImage, settings: LogSettings) -> bool:
+    def _may_open(self, name: TopicPartition, state: PartitionImage, settings: LogSettings) -> bool:
         """Whether a corrupt log may be opened truncated: when other replicas have everything and do not count on this
         one, or when no other replica has everything and the topic allows data loss.
         """
-        if name not in self._broken:
+        if name not in self._corrupt:
             return True
-        if not self._roles.knows_itself:
+        if not self._roles.has_own_registration:
             return False
-        if self._node_id not in where.trusted:
-            return where.leader not in (NO_NODE, self._node_id)
-        is_alone = all(each == self._node_id for each in where.trusted)
+        if self._node_id not in state.trusted:
+            return state.leader not in (NO_NODE, self._node_id)
+        is_alone = all(each == self._node_id for each in state.trusted)
         return is_alone and settings.unclean_leader_election_enable
 
-    def _open(self, topic: TopicImage, index: int, where: PartitionImage, settings: LogSettings) -> None:
+    def _open(self, topic: TopicImage, index: int, state: PartitionImage, settings: LogSettings) -> None:
         name = TopicPartition(topic.name, index)
-        is_cut = name in self._broken
+        is_truncated = name in self._corrupt
         try:
-            log, high_watermark = self._store.open(name, topic.topic_id, settings, allows_data_loss=is_cut)
+            log, high_watermark = self._store.open(name, topic.topic_id, settings, allows_data_loss=is_truncated)
         except StorageFailed as error:
-            self._found_broken(topic, index, where, settings, error)
+            self._mark_corrupt(topic, index, state, settings, error)
             return
         except OSError as error:  # a full disk, or no file descriptor left
             if self._unopened.pop(name, None) is None:
@@ -265,36 +267,36 @@ class Partitions:
             name,
             topic.topic_id,
             log,
-            where.leader_epoch,
+            state.leader_epoch,
             traffic,
-            self._syncing.request,
+            self._flusher.request,
             self._on_disk_error,
-            self._gathering,
-            high_watermark if len(where.replicas) > 1 else None,
+            self._coalescer,
+            high_watermark if len(state.replicas) > 1 else None,
         )
-        if is_cut:
-            logger.warning("%s was corrupt and continues at offset %d; leader: %d", name, log.end_offset, where.leader)
-            self._roles.copy_cut(partition)
-        if len(where.replicas) == 1 and partition.durable_offset < log.end_offset:
+        if is_truncated:
+            logger.warning("%s was corrupt and continues at offset %d; leader: %d", name, log.end_offset, state.leader)
+            self._roles.replica_truncated(partition)
+        if len(state.replicas) == 1 and partition.durable_offset < log.end_offset:
             partition.is_leader = False
             self._unsynced[partition] = None
         else:
-            self._roles.take_place(partition, where)
+            self._roles.assign_role(partition, state)
 
-    def _found_broken(
-        self, topic: TopicImage, index: int, where: PartitionImage, settings: LogSettings, error: StorageFailed
+    def _mark_corrupt(
+        self, topic: TopicImage, index: int, state: PartitionImage, settings: LogSettings, error: StorageFailed
     ) -> None:
         name = TopicPartition(topic.name, index)
-        if name in self._broken and self._node_id not in where.trusted:
-            self._store.set_aside(name)  # nothing before the corruption can be kept either
+        if name in self._corrupt and self._node_id not in state.trusted:
+            self._store.mark_stray(name)  # nothing before the corruption can be kept either
             self._forget_offline(topic, index)
-            self._open(topic, index, where, settings)
+            self._open(topic, index, state, settings)
             return
         self._unopened.pop(name, None)
-        self._broken[name] = str(error)
-        if len(where.replicas) > 1:
+        self._corrupt[name] = str(error)
+        if len(state.replicas) > 1:
             logger.error("%s is offline until another replica has all its records: %s", name, error)
-            self._roles.copy_lost(topic.topic_id, index)
+            self._roles.replica_lost(topic.topic_id, index)
         else:
             logger.error("%s is offline: %s. %s", name, error, REPAIR)
 
@@ -302,14 +304,14 @@ class Partitions:
     def are_all_open(self) -> bool:
         """Whether no log is offline. A log that stayed offline was not recovered since the last run, so this run must
         not leave a clean-shutdown marker."""
-        return not self._unopened and not self._broken
+        return not self._unopened and not self._corrupt
 
     def when_opened(self, call: Callable[[], None]) -> None:
         """Call back as soon as no log is waiting for the disk."""
         self._when_opened = call
-        self._tell_if_opened()
+        self._notify_if_opened()
 
-    def _tell_if_opened(self) -> None:
+    def _notify_if_opened(self) -> None:
         if self._when_opened is not None and not self._unopened:
             self._when_opened()
             self._when_opened = None
@@ -317,7 +319,7 @@ class Partitions:
     async def open_rest(self) -> None:
         """Retry the logs that the disk did not allow to open."""
         await self._open_rest()
-        self._tell_if_opened()
+        self._notify_if_opened()
 
     async def _open_rest(self) -> None:
         """Stop at the first failure; that log is tried last the next time."""
@@ -327,7 +329,9 @@ class Partitions:
                 await self._make_way(topic, [index])
             if topic is None or self._image.topics.get(topic_name) is not topic or self._is_settled(topic, index):
                 continue
-            await self._place(topic, index, topic.partitions[index], self._settings_of(self._image, topic_name))
+            await self._apply_assignment(
+                topic, index, topic.partitions[index], self._settings_of(self._image, topic_name)
+            )
             if (topic_name, index) in self._unopened:
                 break
             if (topic_name, index) in self._partitions:
@@ -346,15 +350,15 @@ class Partitions:
             await self._store.discard(TopicPartition(topic.name, index), topic.topic_id)
             if partition is not None and partition.topic_id == topic.topic_id:
                 await self._remove(partition)
-        gone = self._traffic.pop(topic.name, None)
-        if gone is not None:
-            self.traffic_of_removed.add(gone)
+        removed = self._traffic.pop(topic.name, None)
+        if removed is not None:
+            self.traffic_of_removed.add(removed)
 
     async def _remove(self, partition: Partition) -> None:
         del self._partitions[partition.name]
         self._roles.remove(partition)
         partition.close()
-        await self._syncing.finish(partition)
+        await self._flusher.finish(partition)
         await self._store.delete(partition)
 
     def _adjust(self, image: MetadataImage, delta: MetadataDelta) -> None:
@@ -389,9 +393,9 @@ class Partitions:
         await self._store.write_checkpoint(name, collect)
 
     async def _close(self, partition: Partition) -> None:
-        await self._syncing.finish(partition)
+        await self._flusher.finish(partition)
         try:
-            await self._syncing.sync_last(partition)
+            await self._flusher.sync_last(partition)
         finally:
             partition.log.abandon()
 
@@ -409,7 +413,7 @@ class Partitions:
         await self.checkpoint_high_watermarks()
 
 
-def _meant(partition: Partition, topic_id: bytes) -> Partition:
+def _check_topic_id(partition: Partition, topic_id: bytes) -> Partition:
     """The partition's topic may be newer than the handlers' image while a newer image takes effect: compare ids."""
     if topic_id not in (NO_TOPIC_ID, partition.topic_id):
         raise UnknownTopicId(f"Topic {partition.name.topic} has another id on this broker.")

@@ -28,7 +28,7 @@ class UncommittedBytes:
             count += steps.popleft()[1]
         return count
 
-    def cut(self, end_offset: int) -> None:
+    def truncate(self, end_offset: int) -> None:
         """The log was truncated to `end_offset`."""
         steps = self._steps
         while steps and steps[-1][0] > end_offset:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     from moldau.broker.partitions.partition import Partition
 
-LOOK_FROM: Final = 1024  # from this size on, abandoned waiters are purged now and then
+PURGE_FROM: Final = 1024  # from this size on, abandoned waiters are purged now and then
 
 
 class FetchWatcher(Protocol):
     """Watches a partition for changes."""
 
-    def came(self, count: int) -> None:
+    def on_bytes_available(self, count: int) -> None:
         """`count` more bytes can be read."""
         ...
 
@@ -39,7 +39,7 @@ class DelayedFetch:
             self._partitions.append(partition)
             partition.watchers[self] = None
 
-    def came(self, count: int) -> None:
+    def on_bytes_available(self, count: int) -> None:
         """`count` more bytes can be read from one of its partitions."""
         self._needed_bytes -= count
         if self._needed_bytes <= 0:
@@ -54,7 +54,7 @@ class DelayedFetch:
         if not self._done.done():
             self._done.set_result(None)
 
-    async def for_at_most(self, wait_ms: float) -> None:
+    async def wait_at_most(self, wait_ms: float) -> None:
         timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._end)
         try:
             await self._done
@@ -77,12 +77,12 @@ class CommitWaiter(Protocol):
 class OffsetWaiters:
     """Waits for the high watermark to reach an offset, the lowest first."""
 
-    __slots__ = ("_count", "_look_at", "waits")
+    __slots__ = ("_count", "_purge_at", "waits")
 
     def __init__(self) -> None:
         self.waits: list[tuple[int, int, CommitWaiter]] = []
         self._count = 0
-        self._look_at = LOOK_FROM
+        self._purge_at = PURGE_FROM
 
     def wait_for(self, offset: int) -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -91,15 +91,15 @@ class OffsetWaiters:
 
     def add(self, offset: int, waiter: CommitWaiter) -> None:
         self._count += 1
-        if len(self.waits) >= self._look_at:
-            self._forget_done()
+        if len(self.waits) >= self._purge_at:
+            self._purge_done()
         heapq.heappush(self.waits, (offset, self._count, waiter))
 
-    def _forget_done(self) -> None:
+    def _purge_done(self) -> None:
         """Purge waiters that timed out or disconnected while commits stall: their clients retry and add new ones."""
         self.waits[:] = [each for each in self.waits if not each[2].done()]
         heapq.heapify(self.waits)
-        self._look_at = max(LOOK_FROM, 2 * len(self.waits))
+        self._purge_at = max(PURGE_FROM, 2 * len(self.waits))
 
     def reached(self, offset: int) -> None:
         waits = self.waits

@@ -44,7 +44,7 @@ class WriteCoalescer:
         self.write()
         failure = None
         for partition in self._partitions:
-            failure = partition.take_gathered_failure() or failure
+            failure = partition.take_coalesced_failure() or failure
         self._partitions.clear()
         self.newest = None
         self.is_empty = True

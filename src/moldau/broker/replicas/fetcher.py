@@ -47,7 +47,7 @@ class FetcherDependencies:
     node_id: int
     peers: Peers
     clock: Clock
-    cuts: TruncationSync
+    truncation_sync: TruncationSync
     throttles: Throttles
     settings: Callable[[], ReplicaSettings]
     address_of: Callable[[int], Address | None]
@@ -75,7 +75,7 @@ class ReplicaFetcher:
         self._tasks: set[asyncio.Task[None]] = set()
         self._failures = 0
         self._pause: asyncio.TimerHandle | None = None
-        self._is_nudged = False
+        self._is_wake_scheduled = False
         self._is_closed = False
 
     def __len__(self) -> int:
@@ -86,10 +86,10 @@ class ReplicaFetcher:
     def add(self, following: FollowerRole) -> None:
         """Add a partition; an older role of it must have been removed before."""
         self._followed[following.key] = following
-        following.go_on = lambda: self._tell(following)
-        following.when_synced = lambda: self._synced(following)
+        following.on_ready = lambda: self._name_next(following)
+        following.on_synced = lambda: self._synced(following)
         self._bring_to_disk(following)
-        self._tell(following)
+        self._name_next(following)
 
     def remove(self, following: FollowerRole) -> None:
         if self._followed.get(following.key) is following:
@@ -103,21 +103,21 @@ class ReplicaFetcher:
             following.is_in_session = False
             self._to_forget[following.key] = None
 
-    def _tell(self, following: FollowerRole) -> None:
+    def _name_next(self, following: FollowerRole) -> None:
         """Name it in the next fetch, without waiting for the one in flight."""
-        if following.may_be_asked_for and not self._is_closed:
+        if following.can_be_fetched and not self._is_closed:
             self._to_name[following] = None
-            self.nudge()
+            self.wake()
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """There is something to send. Once per turn, however many partitions change."""
-        if not self._is_nudged and not self._is_closed:
-            self._is_nudged = True
-            asyncio.get_running_loop().call_soon(self._nudged)
+        if not self._is_wake_scheduled and not self._is_closed:
+            self._is_wake_scheduled = True
+            asyncio.get_running_loop().call_soon(self._woken)
 
-    def _nudged(self) -> None:
-        self._is_nudged = False
-        self._go_on()
+    def _woken(self) -> None:
+        self._is_wake_scheduled = False
+        self._fetch_if_ready()
 
     async def close(self) -> None:
         self._is_closed = True
@@ -130,7 +130,7 @@ class ReplicaFetcher:
 
     # Requests
 
-    def _go_on(self) -> None:
+    def _fetch_if_ready(self) -> None:
         """Fetch, unless there is a reason to wait. A second fetch is sent only to end the wait of the first."""
         if self._is_closed or self._unsynced or not self._followed or self._pause or self._connecting:
             return
@@ -140,9 +140,9 @@ class ReplicaFetcher:
         has_room = self._in_flight < IN_FLIGHT_MAX  # the leadership check relies on it
         may_interrupt = has_room and bool(self._to_name) and self._session_id != NO_FETCH_SESSION
         if (not self._in_flight or may_interrupt) and self._dependencies.broker_epoch() >= 0:
-            self._ask()
+            self._send_fetch()
 
-    def _ask(self) -> None:
+    def _send_fetch(self) -> None:
         """Without a task or a future: the next fetch is sent as soon as the response to the last one is appended."""
         dependencies = self._dependencies
         settings = dependencies.settings()
@@ -190,13 +190,13 @@ class ReplicaFetcher:
             self._to_forget.clear()
             self._session_epoch = INITIAL_SESSION_EPOCH
             self._broker_epoch = self._dependencies.broker_epoch()
-            self._to_name = {each: None for each in self._followed.values() if each.may_be_asked_for}
+            self._to_name = {each: None for each in self._followed.values() if each.can_be_fetched}
         self._number += 1
         partitions: list[FetchPartition] = []
         for following in self._to_name:
             if following.is_in_sync or not self._is_throttled(following):
                 following.is_in_session = True
-                partitions.append(following.ask(self._number, settings.replica_fetch_max_bytes))
+                partitions.append(following.build_fetch_partition(self._number, settings.replica_fetch_max_bytes))
         self._to_name.clear()
         return partitions
 
@@ -234,7 +234,7 @@ class ReplicaFetcher:
         return True
 
     def _name_later(self, following: FollowerRole, delay_ms: float) -> None:
-        asyncio.get_running_loop().call_later(delay_ms / 1000, self._tell, following)
+        asyncio.get_running_loop().call_later(delay_ms / 1000, self._name_next, following)
 
     # Responses
 
@@ -249,7 +249,7 @@ class ReplicaFetcher:
             self._fail_on_bug(error)
         else:
             self._failures = 0
-            self._go_on()
+            self._fetch_if_ready()
 
     def _failed(self, error: Exception) -> None:
         self._in_flight -= 1
@@ -274,7 +274,7 @@ class ReplicaFetcher:
         for topic in response.responses:
             for partition in topic.partitions:
                 following = self._followed.get((topic.topic_id, partition.partition_index))
-                if following is not None and following.is_open_to(number):
+                if following is not None and following.accepts_response(number):
                     self._process_partition(following, partition, now_ms)
 
     def _process_plain(self, session_id: int, responses: list[PartitionResponse], number: int) -> None:
@@ -283,12 +283,12 @@ class ReplicaFetcher:
         now_ms = self._dependencies.clock.wall_ms()
         for response in responses:
             following = self._followed.get(response[:2])
-            if following is not None and following.is_open_to(number):
+            if following is not None and following.accepts_response(number):
                 self._append_or_back_off(following, response, now_ms)
 
     def _process_partition(self, following: FollowerRole, response: Any, now_ms: int) -> None:
         if response.error_code:
-            self._rejected(following, response.error_code)
+            self._handle_error(following, response.error_code)
         elif response.diverging_epoch is not None:
             diverging = response.diverging_epoch
             self._truncate_or_back_off(
@@ -301,9 +301,9 @@ class ReplicaFetcher:
         try:
             self._append(following, response, now_ms)
         except (KafkaError, OSError) as error:
-            self._failed_for_now(following, error)
+            self._retry_later(following, error)
 
-    def _failed_for_now(self, following: FollowerRole, error: KafkaError | OSError) -> None:
+    def _retry_later(self, following: FollowerRole, error: KafkaError | OSError) -> None:
         """A corrupt batch or a full disk: retry. Batches before it are in the log."""
         logger.warning("%s: appending fetched records failed, will retry: %s", following.partition.name, error)
         self._bring_to_disk(following)
@@ -312,7 +312,7 @@ class ReplicaFetcher:
     def _append(self, following: FollowerRole, response: Any, now_ms: int) -> None:
         partition = following.partition
         start_offset = partition.log.start_offset
-        count = following.take(response, now_ms)
+        count = following.append_response(response, now_ms)
         following.failures = 0
         if count or partition.log.start_offset != start_offset:
             self._to_name[following] = None
@@ -335,9 +335,9 @@ class ReplicaFetcher:
         """The whole log is flushed; once that holds for all partitions, the next fetch may report our offsets."""
         if following in self._unsynced:
             del self._unsynced[following]
-            self._go_on()
+            self._fetch_if_ready()
 
-    def _rejected(self, following: FollowerRole, code: int) -> None:
+    def _handle_error(self, following: FollowerRole, code: int) -> None:
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             following.is_held = True
             self._spawn(self._find_range(following))
@@ -365,7 +365,7 @@ class ReplicaFetcher:
 
     def _end_pause(self) -> None:
         self._pause = None
-        self._go_on()
+        self._fetch_if_ready()
 
     # Truncation
 
@@ -373,7 +373,7 @@ class ReplicaFetcher:
         try:
             self._truncate(following, truncation)
         except (KafkaError, OSError) as error:
-            self._failed_for_now(following, error)
+            self._retry_later(following, error)
 
     def _truncate(self, following: FollowerRole, truncation: Truncation) -> None:
         logger.info("%s: truncating to match leader %d: %s", following.partition.name, self.leader, truncation)
@@ -386,8 +386,8 @@ class ReplicaFetcher:
 
     def _truncate_now(self, following: FollowerRole, truncation: Truncation, replay: ProducerReplay | None) -> None:
         following.is_held = False
-        following.cut(truncation, replay)
-        self._dependencies.cuts.add(following.partition)
+        following.truncate(truncation, replay)
+        self._dependencies.truncation_sync.add(following.partition)
 
     async def _truncate_in_slices(
         self, following: FollowerRole, truncation: Truncation, replay: ProducerReplay
@@ -456,7 +456,7 @@ class ReplicaFetcher:
         if error is not None:
             self._dependencies.failed(f"Fetching from broker {self.leader} failed", error)
         else:
-            self._go_on()
+            self._fetch_if_ready()
 
 
 def _message(request: follower_fetch.FollowerFetchRequest, forgotten: Iterable[tuple[bytes, int]]) -> FetchRequest:

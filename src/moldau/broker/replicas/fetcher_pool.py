@@ -12,8 +12,8 @@ Key = tuple[int, bool]  # the leader; whether fetched records are flushed before
 class FetcherPool:
     """A fetcher is created with its first partition and closed with its last."""
 
-    def __init__(self, means: FetcherDependencies) -> None:
-        self._means = means
+    def __init__(self, dependencies: FetcherDependencies) -> None:
+        self._dependencies = dependencies
         self._fetchers: dict[Key, ReplicaFetcher] = {}
         self._of: dict[FollowerRole, Key] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -27,7 +27,7 @@ class FetcherPool:
         fetcher = self._fetchers.get(key)
         if fetcher is None:
             purpose = "replicas, synced" if is_synced else "replicas"
-            fetcher = self._fetchers[key] = ReplicaFetcher(following.machine.leader, purpose, self._means)
+            fetcher = self._fetchers[key] = ReplicaFetcher(following.machine.leader, purpose, self._dependencies)
         self._of[following] = key
         fetcher.add(following)
 
@@ -45,10 +45,10 @@ class FetcherPool:
                 self._closing.add(task)
                 task.add_done_callback(self._closing.discard)
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """Retry fetchers that may have waited for a metadata change."""
         for fetcher in self._fetchers.values():
-            fetcher.nudge()
+            fetcher.wake()
 
     async def close(self) -> None:
         await asyncio.gather(*(each.close() for each in self._fetchers.values()), *self._closing)

@@ -18,7 +18,7 @@ PARTITIONS_PER_REQUEST_MAX: Final = 1000
 RETRY_FIRST_MS: Final = 20.0
 RETRY_LONGEST_MS: Final = 1000.0
 
-AskController = Callable[[Any], Awaitable[Any]]
+SendToController = Callable[[Any], Awaitable[Any]]
 Change = tuple[LeaderRole, ProposeIsr]
 
 
@@ -28,13 +28,13 @@ class IsrChanges:
     def __init__(
         self,
         node_id: int,
-        ask: AskController,
+        send_to_controller: SendToController,
         broker_epoch: Callable[[], int],
         failed: Callable[[str, BaseException], None],
     ) -> None:
         self._node_id = node_id
         self._failed = failed
-        self._ask = ask
+        self._send_to_controller = send_to_controller
         self._broker_epoch = broker_epoch
         self._waiting: dict[tuple[TopicId, int], Change] = {}  # at most one per partition, the newest
         self._task: asyncio.Task[None] | None = None
@@ -85,7 +85,7 @@ class IsrChanges:
         # the new ISRs may be published here before the response arrives
         sizes = [len(leading.machine.isr) for leading, _ in sent]
         try:
-            response = await self._ask(self._request(sent))
+            response = await self._send_to_controller(self._request(sent))
             code = error_of(response.error_code).code
         except (KafkaError, OSError) as error:
             logger.debug("AlterPartition for %d partitions failed: %s", len(sent), error)
@@ -97,12 +97,12 @@ class IsrChanges:
                 leading.isr_rejected(proposal, code)
             return
         self._failures = 0
-        self._hear(sent, sizes, response)
+        self._apply_results(sent, sizes, response)
 
     def _request(self, sent: list[Change]) -> AlterPartitionRequest:
         topics: dict[TopicId, list[Any]] = {}
         for leading, proposal in sent:
-            asked = AlterPartitionRequest.PartitionData(
+            requested = AlterPartitionRequest.PartitionData(
                 partition_index=leading.partition.name.partition,
                 leader_epoch=proposal.leader_epoch,
                 new_isr_with_epochs=[
@@ -113,7 +113,7 @@ class IsrChanges:
                 ],
                 partition_epoch=proposal.partition_epoch,
             )
-            topics.setdefault(leading.partition.topic_id, []).append(asked)
+            topics.setdefault(leading.partition.topic_id, []).append(requested)
         return AlterPartitionRequest(
             broker_id=self._node_id,
             broker_epoch=self._broker_epoch(),
@@ -123,22 +123,22 @@ class IsrChanges:
             ],
         )
 
-    def _hear(self, sent: list[Change], sizes: list[int], response: Any) -> None:
-        answers = {
+    def _apply_results(self, sent: list[Change], sizes: list[int], response: Any) -> None:
+        results = {
             (topic.topic_id, each.partition_index): each for topic in response.topics for each in topic.partitions
         }
         for (leading, proposal), size in zip(sent, sizes, strict=True):
-            answer = answers.get((leading.partition.topic_id, leading.partition.name.partition))
-            code = ErrorCode.UNKNOWN_SERVER_ERROR if answer is None else error_of(answer.error_code).code
-            if answer is None or code is not ErrorCode.NONE:
+            result = results.get((leading.partition.topic_id, leading.partition.name.partition))
+            code = ErrorCode.UNKNOWN_SERVER_ERROR if result is None else error_of(result.error_code).code
+            if result is None or code is not ErrorCode.NONE:
                 self.failed_updates += 1
                 logger.info("%s: ISR %s rejected: %s", leading.partition.name, proposal.isr, code.name)
                 leading.isr_rejected(proposal, code)
             else:
-                self.shrinks += len(answer.isr) < size
-                self.expands += len(answer.isr) > size
-                self._changed(leading, proposal, answer)
+                self.shrinks += len(result.isr) < size
+                self.expands += len(result.isr) > size
+                self._changed(leading, proposal, result)
 
-    def _changed(self, leading: LeaderRole, proposal: ProposeIsr, answer: Any) -> None:
-        logger.info("%s: ISR changed to %s", leading.partition.name, list(answer.isr))
-        leading.isr_accepted(proposal, answer.partition_epoch, tuple(answer.isr))
+    def _changed(self, leading: LeaderRole, proposal: ProposeIsr, result: Any) -> None:
+        logger.info("%s: ISR changed to %s", leading.partition.name, list(result.isr))
+        leading.isr_accepted(proposal, result.partition_epoch, tuple(result.isr))

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from moldau.broker.replicas.isr_changes import AskController
+from moldau.broker.replicas.isr_changes import SendToController
 from moldau.machines.metadata.replica_dirs import LOST
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import TopicId
@@ -26,12 +26,12 @@ class LostReplicas:
     def __init__(
         self,
         node_id: int,
-        ask: AskController,
+        send_to_controller: SendToController,
         broker_epoch: Callable[[], int],
         failed: Callable[[str, BaseException], None],
     ) -> None:
         self._node_id = node_id
-        self._ask = ask
+        self._send_to_controller = send_to_controller
         self._broker_epoch = broker_epoch
         self._failed = failed
         self._lost: dict[Copy, None] = {}
@@ -55,25 +55,25 @@ class LostReplicas:
         try:
             while self._lost:
                 if self._broker_epoch() >= 0:
-                    await self._tell(list(self._lost)[:PARTITIONS_PER_REQUEST_MAX])
+                    await self._report(list(self._lost)[:PARTITIONS_PER_REQUEST_MAX])
                 await asyncio.sleep(RETRY_MS / 1000)
         except Exception as error:
             self._failed("Cannot report corrupt replicas", error)
         finally:
             self._task = None
 
-    async def _tell(self, copies: list[Copy]) -> None:
+    async def _report(self, copies: list[Copy]) -> None:
         try:
-            response = await self._ask(self._request(copies))
+            response = await self._send_to_controller(self._request(copies))
         except (KafkaError, OSError) as error:
             logger.debug("Reporting %d corrupt replicas failed: %s", len(copies), error)
             return
         for directory in response.directories:
             for topic in directory.topics:
                 for answer in topic.partitions:
-                    self._hear((TopicId(topic.topic_id), answer.partition_index), answer.error_code)
+                    self._handle_result((TopicId(topic.topic_id), answer.partition_index), answer.error_code)
 
-    def _hear(self, copy: Copy, code: int) -> None:
+    def _handle_result(self, copy: Copy, code: int) -> None:
         if copy in self._lost:
             del self._lost[copy]
             if code != ErrorCode.NONE:  # to the end of the queue: there may be more than fit one request

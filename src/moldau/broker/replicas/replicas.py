@@ -13,7 +13,7 @@ from moldau.broker.partitions.log_flusher import LogFlusher
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.replicas.fetcher import FetcherDependencies
 from moldau.broker.replicas.fetcher_pool import FetcherPool
-from moldau.broker.replicas.isr_changes import AskController, IsrChanges
+from moldau.broker.replicas.isr_changes import IsrChanges, SendToController
 from moldau.broker.replicas.lost_replicas import LostReplicas
 from moldau.broker.replicas.throttles import Throttles
 from moldau.broker.replicas.truncation_sync import TruncationSync
@@ -40,9 +40,9 @@ class Replicas:
         inter_broker_listener: str,
         peers: Peers,
         clock: Clock,
-        syncing: LogFlusher,
+        flusher: LogFlusher,
         settings: Callable[[], ReplicaSettings],
-        ask_controller: AskController,
+        send_to_controller: SendToController,
         checkpoint: Callable[[], Awaitable[None]],
         failed: Callable[[str, BaseException], None],
     ) -> None:
@@ -54,15 +54,15 @@ class Replicas:
         self._image = MetadataImage()
         self._incarnation_id = incarnation_id
         self.throttles = Throttles(node_id, clock, settings)
-        self.isr_changes = IsrChanges(node_id, ask_controller, lambda: self.broker_epoch, failed)
-        self._lost_copies = LostReplicas(node_id, ask_controller, lambda: self.broker_epoch, failed)
-        self._cuts = TruncationSync(syncing, checkpoint, failed)
+        self.isr_changes = IsrChanges(node_id, send_to_controller, lambda: self.broker_epoch, failed)
+        self._lost_replicas = LostReplicas(node_id, send_to_controller, lambda: self.broker_epoch, failed)
+        self._truncation_sync = TruncationSync(flusher, checkpoint, failed)
         self.fetchers = FetcherPool(
             FetcherDependencies(
                 node_id=node_id,
                 peers=peers,
                 clock=clock,
-                cuts=self._cuts,
+                truncation_sync=self._truncation_sync,
                 throttles=self.throttles,
                 settings=settings,
                 address_of=self._address_of,
@@ -71,7 +71,7 @@ class Replicas:
             )
         )
         self._led: dict[Partition, None] = {}  # leaders with followers
-        self._ticking: asyncio.Task[None] | None = None
+        self._tick_task: asyncio.Task[None] | None = None
 
     # Brokers
 
@@ -97,42 +97,42 @@ class Replicas:
 
     # Roles
 
-    def see(self, image: MetadataImage) -> None:
+    def update_image(self, image: MetadataImage) -> None:
         """Set the image for the following role changes."""
         self._image = image
 
-    def take_place(self, partition: Partition, where: PartitionImage) -> None:
+    def assign_role(self, partition: Partition, state: PartitionImage) -> None:
         """Take the leader or follower role according to the image."""
         partition.on_damage = self._found_damage
-        if partition.damage is not None and len(where.replicas) > 1 and self._node_id in where.trusted:
-            self.copy_lost(partition.topic_id, partition.name.partition)
-        if where.leader == self._node_id and len(where.replicas) == 1:
+        if partition.damage is not None and len(state.replicas) > 1 and self._node_id in state.trusted:
+            self.replica_lost(partition.topic_id, partition.name.partition)
+        if state.leader == self._node_id and len(state.replicas) == 1:
             self._stop(partition)
-            partition.lead_alone(where.leader_epoch)
-        elif where.leader == self._node_id and self._may_lead(partition, where):
-            self._lead(partition, where)
+            partition.lead_alone(state.leader_epoch)
+        elif state.leader == self._node_id and self._may_lead(partition, state):
+            self._lead(partition, state)
         else:
-            self._follow(partition, where)
+            self._follow(partition, state)
 
-    def _may_lead(self, partition: Partition, where: PartitionImage) -> bool:
+    def _may_lead(self, partition: Partition, state: PartitionImage) -> bool:
         """Not by an image from before this run's registration: the leader of that time may have had more records."""
-        return self._self is not None and partition.log.epochs.latest <= where.leader_epoch
+        return self._self is not None and partition.log.epochs.latest <= state.leader_epoch
 
-    def _lead(self, partition: Partition, where: PartitionImage) -> None:
+    def _lead(self, partition: Partition, state: PartitionImage) -> None:
         leading = partition.leading
-        if leading is not None and leading.machine.leader_epoch == where.leader_epoch:
-            leading.image_changed(where)
+        if leading is not None and leading.machine.leader_epoch == state.leader_epoch:
+            leading.image_changed(state)
             return
         self._stop(partition)
         log = partition.log
         # From now on; otherwise a follower with a longer log could not be detected as diverging.
-        log.epochs.assign(where.leader_epoch, log.end_offset)
+        log.epochs.assign(state.leader_epoch, log.end_offset)
         machine = LeaderMachine(
             self._node_id,
-            leader_epoch=where.leader_epoch,
-            partition_epoch=where.partition_epoch,
-            replicas=where.replicas,
-            isr=where.isr,
+            leader_epoch=state.leader_epoch,
+            partition_epoch=state.partition_epoch,
+            replicas=state.replicas,
+            isr=state.isr,
             end_offset=log.end_offset,
             high_watermark=partition.high_watermark,
             min_isr=log.settings.min_insync_replicas,
@@ -142,40 +142,40 @@ class Replicas:
             durable_offset=partition.durable_offset,
         )
         leading = LeaderRole(partition, machine, self._clock, self.isr_changes.propose)
-        partition.lead(where.leader_epoch, leading)
+        partition.lead(state.leader_epoch, leading)
         self._led[partition] = None
         leading.begin()
         partition.bring_to_disk()
 
-    def _follow(self, partition: Partition, where: PartitionImage) -> None:
-        leader = NO_NODE if where.leader == self._node_id else where.leader
-        is_in_sync = self._node_id in where.isr
+    def _follow(self, partition: Partition, state: PartitionImage) -> None:
+        leader = NO_NODE if state.leader == self._node_id else state.leader
+        is_in_sync = self._node_id in state.isr
         following = partition.following
         if following is not None and (following.machine.leader, following.machine.leader_epoch) == (
             leader,
-            where.leader_epoch,
+            state.leader_epoch,
         ):
             following.is_in_sync = is_in_sync
             return
         self._stop(partition)
-        if partition.damage is not None and self._can_spare(where):
+        if partition.damage is not None and self._can_spare(state):
             # We have not fetched in this epoch yet: the length of this replica is unknown.
-            partition.is_given_up = True
+            partition.is_abandoned = True
             leader = NO_NODE
         log = partition.log
         log.truncate_to(log.end_offset)  # drops an epoch in which we led without records
         machine = FollowerMachine(
-            log, leader=leader, leader_epoch=where.leader_epoch, high_watermark=partition.high_watermark
+            log, leader=leader, leader_epoch=state.leader_epoch, high_watermark=partition.high_watermark
         )
         following = FollowerRole(partition, machine, is_in_sync=is_in_sync)
-        partition.follow(where.leader_epoch, following)
+        partition.follow(state.leader_epoch, following)
         if leader != NO_NODE:
             self.fetchers.add(following)
 
     def remove(self, partition: Partition) -> None:
         """The replica was removed from this node."""
         self._stop(partition)
-        self.copy_given_up(partition.topic_id, partition.name.partition)
+        self.replica_abandoned(partition.topic_id, partition.name.partition)
 
     def _stop(self, partition: Partition) -> None:
         self._led.pop(partition, None)
@@ -183,36 +183,36 @@ class Replicas:
             self.fetchers.remove(partition.following)
 
     def brokers_changed(self) -> None:
-        """Brokers came, left or moved: followers may join the ISR, or need not be waited for."""
+        """Brokers were registered, removed or changed: followers may join the ISR, or need not be waited for."""
         for partition in list(self._led):
             if partition.leading is not None:
                 partition.leading.ticked()
-        self.fetchers.nudge()
+        self.fetchers.wake()
 
     @property
-    def knows_itself(self) -> bool:
+    def has_own_registration(self) -> bool:
         return self._self is not None
 
-    def _can_spare(self, where: PartitionImage) -> bool:
+    def _can_spare(self, state: PartitionImage) -> bool:
         """Whether another replica leads with all records, and this one is not counted on."""
-        is_led = where.leader not in (NO_NODE, self._node_id)
-        return self.knows_itself and is_led and self._node_id not in where.trusted
+        is_led = state.leader not in (NO_NODE, self._node_id)
+        return self.has_own_registration and is_led and self._node_id not in state.trusted
 
     def _found_damage(self, partition: Partition) -> None:
         logger.error("%s: corrupt range is not served: %s", partition.name, partition.damage)
         if not partition.leads_alone:
-            self.copy_lost(partition.topic_id, partition.name.partition)
+            self.replica_lost(partition.topic_id, partition.name.partition)
 
-    def copy_cut(self, partition: Partition) -> None:
-        self._cuts.add(partition)
+    def replica_truncated(self, partition: Partition) -> None:
+        self._truncation_sync.add(partition)
 
-    def copy_lost(self, topic_id: TopicId, index: int) -> None:
+    def replica_lost(self, topic_id: TopicId, index: int) -> None:
         """The replica is corrupt: report it, and fetch it again when it is no longer counted on."""
-        self._lost_copies.add(topic_id, index)
+        self._lost_replicas.add(topic_id, index)
 
-    def copy_given_up(self, topic_id: TopicId, index: int) -> None:
+    def replica_abandoned(self, topic_id: TopicId, index: int) -> None:
         """The replica is no longer counted on."""
-        self._lost_copies.remove(topic_id, index)
+        self._lost_replicas.remove(topic_id, index)
 
     def settings_changed(self, partition: Partition) -> None:
         if partition.leading is not None:
@@ -226,7 +226,7 @@ class Replicas:
         return [each.leading for each in self._led if each.leading is not None]
 
     def start(self) -> None:
-        self._ticking = asyncio.get_running_loop().create_task(self._tick())
+        self._tick_task = asyncio.get_running_loop().create_task(self._tick())
 
     async def _tick(self) -> None:
         while True:
@@ -241,10 +241,10 @@ class Replicas:
 
     async def close(self) -> None:
         """Stop fetching; partitions keep their roles until they are closed."""
-        if self._ticking is not None:
-            self._ticking.cancel()
-            await asyncio.gather(self._ticking, return_exceptions=True)
+        if self._tick_task is not None:
+            self._tick_task.cancel()
+            await asyncio.gather(self._tick_task, return_exceptions=True)
         await self.fetchers.close()
-        await self._cuts.close()
+        await self._truncation_sync.close()
         await self.isr_changes.close()
-        await self._lost_copies.close()
+        await self._lost_replicas.close()

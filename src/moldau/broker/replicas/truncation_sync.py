@@ -18,19 +18,19 @@ class TruncationSync:
 
     def __init__(
         self,
-        syncing: LogFlusher,
+        flusher: LogFlusher,
         checkpoint: Callable[[], Awaitable[None]],
         failed: Callable[[str, BaseException], None],
     ) -> None:
-        self._syncing = syncing
+        self._flusher = flusher
         self._checkpoint = checkpoint
         self._failed = failed
-        self._cut: dict[Partition, None] = {}
+        self._truncated: dict[Partition, None] = {}
         self._task: asyncio.Task[None] | None = None
 
     def add(self, partition: Partition) -> None:
-        partition.is_cut = True
-        self._cut[partition] = None
+        partition.has_unflushed_truncation = True
+        self._truncated[partition] = None
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -41,30 +41,30 @@ class TruncationSync:
 
     async def _run(self) -> None:
         try:
-            while self._cut:
+            while self._truncated:
                 await asyncio.sleep(0)
-                cut = list(self._cut)
+                truncated = list(self._truncated)
                 try:
-                    await self._bring_to_disk(cut)
+                    await self._bring_to_disk(truncated)
                 except OSError as error:
                     logger.error("Flushing truncated logs failed, will retry: %s", error)
                     await asyncio.sleep(RETRY_MS / 1000)
                     continue
-                for partition in cut:
-                    del self._cut[partition]
+                for partition in truncated:
+                    del self._truncated[partition]
                     self._release(partition)
         except Exception as error:
             self._failed("Flushing truncated logs failed", error)
         finally:
             self._task = None
 
-    async def _bring_to_disk(self, cut: list[Partition]) -> None:
-        await asyncio.gather(*(self._syncing.sync_now(each) for each in cut if each.is_open))
-        if any(each.is_open and each.log.has_unsynced_truncation for each in cut):
+    async def _bring_to_disk(self, truncated: list[Partition]) -> None:
+        await asyncio.gather(*(self._flusher.sync_now(each) for each in truncated if each.is_open))
+        if any(each.is_open and each.log.has_unsynced_truncation for each in truncated):
             raise OSError("a flush failed")
         await self._checkpoint()
 
     def _release(self, partition: Partition) -> None:
-        partition.is_cut = False
+        partition.has_unflushed_truncation = False
         if partition.following is not None:
-            partition.following.go_on()
+            partition.following.on_ready()

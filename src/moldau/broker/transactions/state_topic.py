@@ -31,7 +31,7 @@ def new_state_topic(view: ClusterView) -> NewTopic:
         configs=[
             ("cleanup.policy", "compact"),
             ("compression.type", "uncompressed"),
-            # An out-of-sync leader could complete transactions differently from what clients were told.
+            # An out-of-sync leader could complete transactions differently from earlier responses.
             ("unclean.leader.election.enable", "false"),
             ("min.insync.replicas", str(min(settings.transaction_state_log_min_isr, replicas))),
             ("segment.bytes", str(max(settings.transaction_state_log_segment_bytes, SEGMENT_BYTES_MIN))),
