@@ -1,7 +1,7 @@
 """The pages lead where they say: links resolve, and the make targets they name exist."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,24 +42,6 @@ def test_every_make_target_has_a_line_of_help() -> None:
     helped = set(re.findall(r"^([a-z-]+):.*## \S", makefile, re.MULTILINE))
     assert set(phony) == helped
     assert len(phony) == len(helped)
-
-
-def missing_paths(text: str, folders: Sequence[Path]) -> list[str]:
-    """The paths in code spans that exist below none of the folders."""
-    named = re.findall(r"`([a-z_.]+(?:/[\w.*-]+)+/?|[a-z_]+\.(?:py|toml))`", text)
-    return [path for path in named if not any(list(folder.glob(path.rstrip("/"))) for folder in folders)]
-
-
-def test_every_path_in_the_architecture_page_exists() -> None:
-    page = (ROOT / "ARCHITECTURE.md").read_text()
-    assert len(page) > 1000
-    assert not missing_paths(page, [ROOT, ROOT / "src", ROOT / "src/moldau"])
-
-
-def test_missing_path_is_found(tmp_path: Path) -> None:
-    (tmp_path / "broker").mkdir()
-    (tmp_path / "broker/broker.py").touch()
-    assert missing_paths("`broker/broker.py` `broker/gone.py` `broker/`", [tmp_path]) == ["broker/gone.py"]
 
 
 def test_broken_link_is_found(tmp_path: Path) -> None:
