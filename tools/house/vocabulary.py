@@ -13,8 +13,9 @@ from pathlib import Path
 from house.source import Finding
 
 WORDS = (
-    "anew anybody befall befalls befell comer comers complaint complaints everybody heard hears hush nobody "
-    "refusal refusals somebody told unheard untold whoever whomever"
+    "anew anybody befall befallen befalls befell comer comers complains complaint complaints errands everybody heard "
+    "hears homeless hush lest nobody nudge nudges refusal refusals somebody tidings told unheard untold whence "
+    "whisper whispers whoever whomever"
 ).split()
 
 CHECKED = (

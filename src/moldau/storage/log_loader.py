@@ -247,8 +247,8 @@ class LogLoader:
     def _may_be_compacted(self, base_offset: int) -> bool:
         """Whether compaction may have removed the end of a segment, here or at the leader it was copied from.
 
-        After a power loss only local compaction counts: a replica truncated in vain is fetched again, but a lost gap
-        would never be.
+        After a power loss only local compaction counts: a replica that is truncated unnecessarily is fetched again, but
+        a lost gap would never be.
         """
         if self.cleaned_offset is None or not self.has_lost_power:
             return self.settings.is_compacted

@@ -21,7 +21,7 @@ async def handle(request: ConsumerGroupHeartbeatRequest, context: GroupContext) 
     _check_topics(request, context)
     broker = context.broker
     shard = broker.groups.shard_of(request.group_id)
-    caller = _asker(context)
+    caller = _caller(context)
     randomness = b"" if request.member_id else broker.random.randbytes(UUID_BYTES)
     now = Now(context.started_ms, broker.clock.wall_ms())
     if not shard.can_commit:
@@ -44,7 +44,7 @@ def _only(decision: Decision[Any, Result] | None, shard: Shard) -> Decision[Any,
     return decision
 
 
-def _asker(context: GroupContext) -> Caller:
+def _caller(context: GroupContext) -> Caller:
     return Caller(context.client_id or "", context.client_host, context.api_version)
 
 
@@ -61,7 +61,7 @@ def make_repeat(
     if response.error_code or response.assignment is not None:
         return None
     groups = context.broker.groups
-    caller = _asker(context)
+    caller = _caller(context)
     same: object = None  # the last decision that led to this response
 
     def repeat(now_ms: float) -> bool:
