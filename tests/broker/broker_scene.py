@@ -29,7 +29,7 @@ FRAME_BYTES_MAX = 100 * 1024 * 1024
 
 
 class Talker:
-    """One connection; requests may be sent without waiting for the answers."""
+    """One connection; requests may be pipelined."""
 
     def __init__(self) -> None:
         self._asked: list[tuple[int, int, asyncio.Future[Any]]] = []
@@ -71,7 +71,7 @@ class Talker:
 
 
 class Scene:
-    """A broker that runs, and somebody who talks to it."""
+    """A running broker and its clients."""
 
     def __init__(self, simulation: Simulation, host: Host, node: Node) -> None:
         self.simulation = simulation
@@ -113,7 +113,7 @@ def on_broker(
     settings: Sequence[str] = (),
     authorizer: Authorizer | None = None,
 ) -> None:
-    """Run a script against a broker of its own, on virtual time."""
+    """Run a script against a new broker, on virtual time."""
 
     async def play(simulation: Simulation) -> None:
         host = simulation.host("broker")
@@ -149,7 +149,7 @@ def produce_request(
 
 
 async def produce(talker: Talker, topic: str, records: Any, version: int = 9, **options: Any) -> Any:
-    """The answer about the one partition."""
+    """Produce to one partition; return its response."""
     answer: ProduceResponse = await talker.ask(version, produce_request(topic, records, **options))
     return answer.responses[0].partition_responses[0]
 
@@ -174,7 +174,7 @@ def fetch_request(
 
 
 async def fetch(talker: Talker, topic: str, offset: int, version: int = 11, **options: Any) -> Any:
-    """The answer about the one partition."""
+    """Fetch from one partition; return its response."""
     answer: FetchResponse = await talker.ask(version, fetch_request(topic, offset, **options))
     return answer.responses[0].partitions[0]
 

@@ -1,4 +1,4 @@
-"""Whole nodes on simulated ports that form a cluster, and somebody who talks to any of them."""
+"""A cluster of whole nodes on simulated ports."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -25,7 +25,7 @@ ALL_CONTROL = (BOTH, BOTH, BOTH)
 
 
 class Cluster:
-    """Nodes 1 to n, each on its host; those that run are in `nodes`."""
+    """Nodes 1 to n, each on its own host; the running ones are in `nodes`."""
 
     def __init__(self, simulation: Simulation, roles: Sequence[str], settings: Sequence[str]) -> None:
         self.simulation = simulation
@@ -37,7 +37,7 @@ class Cluster:
         return self.simulation.host(f"n{node_id}")
 
     async def start(self, node_id: int) -> Node:
-        """Format the folder if need be, and run the node until it serves."""
+        """Format the folder unless it is formatted, and run the node until it serves."""
         return await self.host(node_id).start(lambda ports: self._run(node_id, ports))  # type: ignore[no-any-return]
 
     async def start_all(self) -> None:
@@ -57,7 +57,7 @@ class Cluster:
         self.simulation.fail(what, error)
 
     def overrides(self, node_id: int) -> list[str]:
-        """The settings of a node."""
+        """Return the settings of a node."""
         roles = self.roles[node_id]
         listeners = [f"PLAINTEXT://n{node_id}:{CLIENTS}"] if "broker" in roles else []
         listeners += [f"CONTROLLER://n{node_id}:{CONTROLLERS}"] if "controller" in roles else []
@@ -93,12 +93,12 @@ class Cluster:
 
     @property
     def active(self) -> int:
-        """The active controller."""
+        """Return the node id of the active controller."""
         (active,) = [node_id for node_id, node in self.nodes.items() if node.broker.metadata.is_active]
         return active
 
     async def until_active(self, virtual_s_max: float = 5.0) -> float:
-        """Until exactly one node is the active controller; how long it took."""
+        """Wait until exactly one node is the active controller; return how long it took."""
         return await self.until(
             lambda: sum(node.broker.metadata.is_active for node in self.nodes.values()) == 1, virtual_s_max
         )
@@ -121,7 +121,7 @@ class Cluster:
         await self.until(lambda: all(topic in node.broker.image.topics for node in self.nodes.values()), 1.0)
 
     async def until(self, is_so: Callable[[], bool], virtual_s_max: float) -> float:
-        """Wait for something to become true; how long it took."""
+        """Wait until a condition holds; return how long it took."""
         began_s = self.simulation.now_s
         while not is_so():
             assert self.simulation.now_s - began_s < virtual_s_max, "it does not become true"
@@ -136,7 +136,7 @@ def on_cluster(
     settings: Sequence[str] = (),
     seed: int = 1,
 ) -> None:
-    """Run a script against a cluster of its own, on virtual time; what still runs afterwards is stopped."""
+    """Run a script against a new cluster, on virtual time, and stop all nodes afterwards."""
 
     async def play(simulation: Simulation) -> None:
         cluster = Cluster(simulation, roles, settings)

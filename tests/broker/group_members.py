@@ -81,7 +81,7 @@ class Member:
         self.last_join: Any = None
 
     async def join(self, version: int = 9, **fields: Any) -> Any:
-        """Until the next generation begins; comes back with its id where it is given one."""
+        """Join, if need be a second time with the assigned id; return the response once the generation starts."""
         while True:
             request = join_request(self.group_id, self.member_id, group_instance_id=self.instance_id, **fields)
             answer = await self.talker.ask(version, request)
@@ -105,11 +105,11 @@ class Member:
         return answer
 
     async def settle(self, partitions: int, version: int = 9) -> None:
-        """Join and sync until the group is stable; the leader deals out the partitions one by one."""
+        """Join and sync until the group is stable; the leader assigns the partitions round-robin."""
         while True:
             answer = await self.join(version)
             assert answer.error_code == 0, answer
-            deal = _dealt([each.member_id for each in answer.members], partitions) if self.is_leader else {}
+            deal = _round_robin([each.member_id for each in answer.members], partitions) if self.is_leader else {}
             if (await self.sync(deal, version=min(version, 5))).error_code == 0:
                 return
 
@@ -147,7 +147,7 @@ class Member:
         )
 
 
-def _dealt(member_ids: Sequence[str], partitions: int) -> dict[str, bytes]:
+def _round_robin(member_ids: Sequence[str], partitions: int) -> dict[str, bytes]:
     shares: dict[str, list[int]] = {member_id: [] for member_id in member_ids}
     for index in range(partitions):
         shares[member_ids[index % len(member_ids)]].append(index)
@@ -158,9 +158,9 @@ async def members(scene: Scene, count: int, group_id: str = "g") -> list[Member]
     return [Member(await scene.connect(), group_id) for _ in range(count)]
 
 
-async def settle(everybody: Iterable[Member], partitions: int) -> None:
-    """All of them join at once, and are told what they get."""
-    await asyncio.gather(*(member.settle(partitions) for member in everybody))
+async def settle(joining: Iterable[Member], partitions: int) -> None:
+    """Join all of them at once and give each its assignment."""
+    await asyncio.gather(*(member.settle(partitions) for member in joining))
 
 
 async def commit(
@@ -174,7 +174,7 @@ async def commit(
     topic_id: bytes = bytes(16),
     **fields: Any,
 ) -> list[ErrorCode]:
-    """The error codes of the partitions, in the order of the offsets."""
+    """Return the error codes of the partitions, in the order of the offsets."""
     request = messages.OffsetCommitRequest
     partitions = [
         request.OffsetCommitRequestPartition(
@@ -191,7 +191,7 @@ async def commit(
 async def committed(
     talker: Talker, indexes: Sequence[int] | None, group_id: str = "g", *, topic: str = TOPIC, version: int = 8
 ) -> dict[int, int]:
-    """The offsets of one topic, by partition; without indexes all that the group has. Waits until they are loaded."""
+    """Return the offsets of one topic by partition (all partitions without indexes), once they are loaded."""
     request = messages.OffsetFetchRequest
     topics = None
     if indexes is not None:

@@ -1,4 +1,4 @@
-"""Peers that speak bytes, for what no client would say."""
+"""Peers that send arbitrary bytes."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from moldau.model.ports import Connection
 
 
 class Peer:
-    """A connection that keeps what comes as bytes."""
+    """A connection that keeps the received bytes."""
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
@@ -31,6 +31,6 @@ async def raw_peer(scene: Scene, host: str = "client") -> Peer:
     peer = Peer()
     try:
         await scene.simulation.network.host(host).connect(BROKER, peer, FRAME_BYTES_MAX)
-    except ConnectionResetError:  # refused so fast that it never was there
+    except ConnectionResetError:  # closed before the connection was established
         peer.is_lost.set()
     return peer

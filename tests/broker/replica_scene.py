@@ -1,4 +1,4 @@
-"""Partitions on several nodes: who leads, what each copy holds, and clients that talk to the right one."""
+"""Replicated partitions: their leaders, the contents of each replica, and clients of the leader."""
 
 import asyncio
 from typing import Any
@@ -51,7 +51,7 @@ def values(records: bytes) -> list[bytes | None]:
 
 
 async def create(cluster: Cluster, topic: str = "t", partitions: list[list[int]] | None = None, **configs: Any) -> None:
-    """A topic with its replicas where they are wanted, the first of each to lead."""
+    """Create a topic with the given replica assignment; the first replica of each partition leads."""
     asked = CreateTopicsRequest.CreatableTopic(
         name=topic,
         num_partitions=-1,
@@ -72,13 +72,13 @@ async def create(cluster: Cluster, topic: str = "t", partitions: list[list[int]]
     await cluster.until(lambda: all(topic in node.broker.image.topics for node in cluster.nodes.values()), 1.0)
 
 
-async def send(cluster: Cluster, *told: bytes, topic: str = "t", acks: int = -1, index: int = 0) -> int:
-    """Produce one batch, wherever the leader is, as often as it takes; its base offset."""
+async def send(cluster: Cluster, *values_: bytes, topic: str = "t", acks: int = -1, index: int = 0) -> int:
+    """Produce one batch to the current leader, with retries; return its base offset."""
     while True:
         leader = leader_of(cluster, topic, index)
         if leader in cluster.nodes:
             talker = await cluster.connect(leader)
-            answer = await produce(talker, topic, batch(*told), acks=acks, partition=index, timeout_ms=2000)
+            answer = await produce(talker, topic, batch(*values_), acks=acks, partition=index, timeout_ms=2000)
             talker.connection.close()
             if answer.error_code == 0:
                 return int(answer.base_offset)
@@ -93,7 +93,7 @@ async def read(talker: Talker, offset: int = 0, topic: str = "t", **options: Any
 
 
 async def are_same(cluster: Cluster, *node_ids: int, topic: str = "t", index: int = 0, s_max: float = 5.0) -> None:
-    """Until these copies are the same, byte for byte, and all of it is known to be committed."""
+    """Wait until these replicas are identical, byte for byte, and know that everything is committed."""
 
     def is_so() -> bool:
         copies = [copy_of(cluster, node_id, topic, index) for node_id in node_ids]
@@ -104,7 +104,7 @@ async def are_same(cluster: Cluster, *node_ids: int, topic: str = "t", index: in
 
 
 async def fetch_by_id(cluster: Cluster, offset: int, topic: str = "t", **options: Any) -> FetchRequest:
-    """A consumer's fetch as it is since topics have ids."""
+    """Return a consumer's fetch by topic id."""
     request = fetch_request("", offset, **options)
     request.topics[0].topic_id = cluster.nodes[1].broker.image.topics[topic].topic_id
     return request

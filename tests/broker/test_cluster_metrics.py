@@ -1,4 +1,4 @@
-"""What the nodes of a cluster tell Prometheus when one of them is missing, and when it is back."""
+"""The metrics of a cluster whose broker fails and returns."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ CONTROLLER = "kafka_controller_kafkacontroller_"
 SETTINGS = ("min.insync.replicas=3",)
 
 
-async def told(cluster: Cluster, node_id: int) -> dict[str, float]:
+async def metrics_of(cluster: Cluster, node_id: int) -> dict[str, float]:
     node = cluster.nodes[node_id]
     _, _, body = await MetricsEndpoint(
         node.broker, list(node.routers.broker.apis.values()), node._listeners.limits
@@ -27,14 +27,14 @@ async def told(cluster: Cluster, node_id: int) -> dict[str, float]:
 
 
 async def added_up(cluster: Cluster, name: str) -> float:
-    return sum([(await told(cluster, node_id))[name] for node_id in cluster.nodes])
+    return sum([(await metrics_of(cluster, node_id))[name] for node_id in cluster.nodes])
 
 
 async def commit_as_soon_as_possible(cluster: Cluster, offsets: dict[int, int]) -> None:
-    """Of the group g in the topic t, wherever it is looked after."""
+    """Commit for group g in topic t through its coordinator."""
     while True:
-        anybody = await cluster.connect(1)
-        found = await find_coordinator(anybody)
+        client = await cluster.connect(1)
+        found = await find_coordinator(client)
         if found.error_code == ErrorCode.NONE:
             coordinator = await cluster.connect(found.node_id)
             if not any(await commit(coordinator, offsets)):
@@ -43,8 +43,8 @@ async def commit_as_soon_as_possible(cluster: Cluster, offsets: dict[int, int]) 
 
 
 @pytest.mark.proves("O1", part="groups and consumers")
-def test_the_lag_of_a_group_is_told_wherever_its_partitions_are() -> None:
-    """Each is on one broker alone, and one of the three looks after the group."""
+def test_group_lag_is_reported_by_the_partition_leaders() -> None:
+    """Each partition has one replica; one of the three brokers coordinates the group."""
 
     def lag(partition: int) -> str:
         return f'kafka_consumergroup_lag{{consumergroup="g",topic="t",partition="{partition}"}}'
@@ -57,21 +57,21 @@ def test_the_lag_of_a_group_is_told_wherever_its_partitions_are() -> None:
             talker = await cluster.connect(leader)
             await produce(talker, "t", batch(*[b"a"] * (5 + partition)), partition=partition)
         await commit_as_soon_as_possible(cluster, {0: 3, 1: 3, 2: 3})
-        pages = {node: await told(cluster, node) for node in cluster.nodes}
+        pages = {node: await metrics_of(cluster, node) for node in cluster.nodes}
         (coordinator,) = (node for node, page in pages.items() if lag(0) in page)
         page = pages[coordinator]
         assert [page[lag(partition)] for partition in range(3)] == [2, 3, 4]
         gone = next(node for node in (2, 3) if node != coordinator)
         cluster.kill(gone)
-        page = await told(cluster, coordinator)
+        page = await metrics_of(cluster, coordinator)
         left = [partition for partition, leader in enumerate(leaders) if leader != gone]
-        assert [partition for partition in range(3) if lag(partition) in page] == left, "nobody else can tell"
+        assert [partition for partition in range(3) if lag(partition) in page] == left, "only the leaders know the lag"
 
     on_cluster(script, settings=("offsets.topic.num.partitions=1",))
 
 
-def test_the_end_of_a_partition_is_told_by_its_leader_alone() -> None:
-    """Dashboards add up what brokers tell, and every replica would tell it."""
+def test_end_offset_is_reported_by_the_leader_only() -> None:
+    """Dashboards sum over brokers, so followers must not report it."""
     name = 'kafka_topic_partition_current_offset{topic="t",partition="0"}'
 
     async def script(cluster: Cluster) -> None:
@@ -79,13 +79,13 @@ def test_the_end_of_a_partition_is_told_by_its_leader_alone() -> None:
         (leader,) = cluster.leaders("t")
         await produce(await cluster.connect(leader), "t", batch(b"a", b"b"))
         await asyncio.sleep(1)
-        assert [node for node in cluster.nodes if name in await told(cluster, node)] == [leader]
-        assert (await told(cluster, leader))[name] == 2
+        assert [node for node in cluster.nodes if name in await metrics_of(cluster, node)] == [leader]
+        assert (await metrics_of(cluster, leader))[name] == 2
 
     on_cluster(script)
 
 
-def test_brokers_add_up_to_the_cluster_and_one_controller_is_active() -> None:
+def test_broker_metrics_sum_up_to_the_cluster() -> None:
     async def script(cluster: Cluster) -> None:
         await cluster.create("t", partitions=6)
         await asyncio.sleep(1)
@@ -94,15 +94,15 @@ def test_brokers_add_up_to_the_cluster_and_one_controller_is_active() -> None:
         assert await added_up(cluster, f"{REPLICAS}underreplicatedpartitions") == 0
         assert await added_up(cluster, f"{REPLICAS}atminisrpartitioncount") == 6
         assert await added_up(cluster, f"{CONTROLLER}activecontrollercount") == 1
-        controller = await told(cluster, 1)
+        controller = await metrics_of(cluster, 1)
         assert controller[f"{CONTROLLER}activebrokercount"] == 3
         assert controller[f"{CONTROLLER}globalpartitioncount"] == 6
-        assert f"{CONTROLLER}globalpartitioncount" not in await told(cluster, 2)
+        assert f"{CONTROLLER}globalpartitioncount" not in await metrics_of(cluster, 2)
 
     on_cluster(script, settings=SETTINGS)
 
 
-def test_a_missing_broker_is_seen_by_those_who_lead_and_those_who_control() -> None:
+def test_missing_broker_shows_in_leader_and_controller_metrics() -> None:
     async def script(cluster: Cluster) -> None:
         await cluster.create("t", partitions=6)
         await cluster.create("alone", partitions=3, replicas=1)
@@ -112,14 +112,14 @@ def test_a_missing_broker_is_seen_by_those_who_lead_and_those_who_control() -> N
         await asyncio.sleep(0.1)
         assert await added_up(cluster, f"{REPLICAS}underreplicatedpartitions") == 6
         assert await added_up(cluster, f"{REPLICAS}underminisrpartitioncount") == 6
-        controller = await told(cluster, 1)
+        controller = await metrics_of(cluster, 1)
         names = ("offlinepartitionscount", "fencedbrokercount", "activebrokercount", "preferredreplicaimbalancecount")
         assert [controller[f"{CONTROLLER}{name}"] for name in names] == [1, 1, 2, 3]
 
     on_cluster(script, settings=SETTINGS)
 
 
-def test_replicas_that_leave_and_join_and_the_bytes_they_fetch_are_counted() -> None:
+def test_isr_changes_and_replication_bytes_are_counted() -> None:
     async def script(cluster: Cluster) -> None:
         await cluster.create("t", partitions=1)
         leader = cluster.leaders("t")[0]
@@ -128,7 +128,7 @@ def test_replicas_that_leave_and_join_and_the_bytes_they_fetch_are_counted() -> 
         talker = await cluster.connect(leader)
         await produce(talker, "t", records)
         assert await added_up(cluster, "kafka_server_brokertopicmetrics_replicationbytesout_total") == 2 * len(records)
-        assert (await told(cluster, follower))["kafka_server_brokertopicmetrics_replicationbytesin_total"] == len(
+        assert (await metrics_of(cluster, follower))["kafka_server_brokertopicmetrics_replicationbytesin_total"] == len(
             records
         )
         cluster.kill(follower)
@@ -136,7 +136,7 @@ def test_replicas_that_leave_and_join_and_the_bytes_they_fetch_are_counted() -> 
         await cluster.start(follower)
         image = cluster.nodes[leader].broker
         await cluster.until(lambda: follower in image.image.topics["t"].partitions[0].isr, 5.0)
-        assert (await told(cluster, leader))[f"{REPLICAS}isrexpands_total"] == 1
-        assert (await told(cluster, leader))["moldau_follower_lag_max_records"] == 0
+        assert (await metrics_of(cluster, leader))[f"{REPLICAS}isrexpands_total"] == 1
+        assert (await metrics_of(cluster, leader))["moldau_follower_lag_max_records"] == 0
 
     on_cluster(script)

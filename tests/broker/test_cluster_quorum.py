@@ -1,4 +1,4 @@
-"""Three nodes that are brokers and controllers: they elect one, find the next when it is gone, and lose nothing."""
+"""Three combined nodes: controller election, failover, and durability of the metadata."""
 
 import asyncio
 
@@ -31,7 +31,7 @@ def test_three_nodes_elect_a_controller_and_register_with_it() -> None:
 
 
 @pytest.mark.proves("H6")
-def test_a_topic_can_be_created_through_every_broker_whoever_is_active() -> None:
+def test_topic_can_be_created_through_every_broker() -> None:
     async def script(cluster: Cluster) -> None:
         for through in cluster.nodes:
             await cluster.create(f"t{through}", partitions=3, through=through)
@@ -48,7 +48,7 @@ async def write_voters_down(cluster: Cluster, through: int) -> None:
 
 
 @pytest.mark.proves("H6")
-def test_fixed_voters_are_written_down_through_any_broker_and_others_only_follow() -> None:
+def test_only_static_voters_can_be_recorded_through_any_broker() -> None:
     async def script(cluster: Cluster) -> None:
         await cluster.create("t")
         for through in (4, *others(cluster, cluster.active)):
@@ -64,7 +64,7 @@ def test_fixed_voters_are_written_down_through_any_broker_and_others_only_follow
 
 
 @pytest.mark.proves("H6", part="voters change")
-def test_nobody_waits_behind_a_voter_that_is_being_added_through_the_same_broker() -> None:
+def test_adding_a_voter_does_not_block_other_requests_of_the_broker() -> None:
     async def script(cluster: Cluster) -> None:
         await write_voters_down(cluster, 2)
         where = m.AddRaftVoterRequest.Listener(name="CONTROLLER", host="n9", port=CONTROLLERS)
@@ -84,7 +84,7 @@ def test_nobody_waits_behind_a_voter_that_is_being_added_through_the_same_broker
 
 
 @pytest.mark.proves("H3", "H6")
-def test_when_the_active_controller_is_killed_the_next_one_fences_it_within_a_second() -> None:
+def test_killed_active_controller_is_fenced_within_a_second() -> None:
     async def script(cluster: Cluster) -> None:
         await cluster.create("t", partitions=6)
         await asyncio.sleep(3)
@@ -99,7 +99,7 @@ def test_when_the_active_controller_is_killed_the_next_one_fences_it_within_a_se
 
 
 @pytest.mark.proves("H3")
-def test_a_killed_broker_that_is_not_active_is_fenced_within_a_second() -> None:
+def test_killed_inactive_broker_is_fenced_within_a_second() -> None:
     async def script(cluster: Cluster) -> None:
         await cluster.create("t", partitions=6)
         await asyncio.sleep(3)
@@ -113,7 +113,7 @@ def test_a_killed_broker_that_is_not_active_is_fenced_within_a_second() -> None:
 
 
 @pytest.mark.proves("H6")
-def test_a_clean_stop_of_the_active_controller_hands_everything_over() -> None:
+def test_controlled_shutdown_of_the_active_controller_hands_over() -> None:
     async def script(cluster: Cluster) -> None:
         await cluster.create("t", partitions=6)
         await asyncio.sleep(3)
@@ -131,7 +131,7 @@ def test_a_clean_stop_of_the_active_controller_hands_everything_over() -> None:
 
 
 @pytest.mark.proves("H3", "H6")
-def test_when_the_machine_of_the_active_controller_goes_dark_time_outs_find_out() -> None:
+def test_isolated_active_controller_is_replaced_after_timeouts() -> None:
     async def script(cluster: Cluster) -> None:
         await cluster.create("t", partitions=6)
         await asyncio.sleep(3)
@@ -146,7 +146,7 @@ def test_when_the_machine_of_the_active_controller_goes_dark_time_outs_find_out(
 
 
 @pytest.mark.proves("H7")
-def test_a_minority_elects_nobody_and_comes_back_by_itself() -> None:
+def test_minority_elects_no_controller_and_recovers_by_itself() -> None:
     async def script(cluster: Cluster) -> None:
         await cluster.create("t", partitions=6)
         await asyncio.sleep(3)
@@ -165,7 +165,7 @@ def test_a_minority_elects_nobody_and_comes_back_by_itself() -> None:
 
 
 @pytest.mark.proves("H6")
-def test_all_three_are_killed_and_come_back_with_what_was_acknowledged() -> None:
+def test_acknowledged_metadata_survives_a_kill_of_all_nodes() -> None:
     async def script(cluster: Cluster) -> None:
         await cluster.create("t", partitions=3)
         leader = cluster.leaders("t")[0]
@@ -184,7 +184,7 @@ def test_all_three_are_killed_and_come_back_with_what_was_acknowledged() -> None
 
 
 @pytest.mark.proves("H6")
-def test_controllers_alone_and_brokers_alone_form_a_cluster() -> None:
+def test_dedicated_controllers_and_brokers_form_a_cluster() -> None:
     async def script(cluster: Cluster) -> None:
         assert cluster.active in (1, 2, 3)
         await cluster.create("t", partitions=4, replicas=2, through=5)
@@ -196,15 +196,15 @@ def test_controllers_alone_and_brokers_alone_form_a_cluster() -> None:
         victim = cluster.active
         cluster.kill(victim)
         await cluster.until_active(1.0)
-        cluster.kill(4)  # which may have had no time to find its new controller
+        cluster.kill(4)  # it may not have found its new controller yet
         assert await cluster.until(lambda: cluster.broker(4, 5).is_fenced, 1.0) < 1.0
         assert set(cluster.leaders("t", 5)) == {5}
 
     on_cluster(script, roles=(CONTROLLER, CONTROLLER, CONTROLLER, BROKER, BROKER))
 
 
-def test_a_cluster_is_the_same_twice() -> None:
-    """What decides who is elected is in the seed alone."""
+def test_cluster_run_is_deterministic() -> None:
+    """Elections depend on the seed alone."""
 
     async def script(cluster: Cluster) -> None:
         await cluster.create("t")
@@ -218,7 +218,7 @@ def test_a_cluster_is_the_same_twice() -> None:
 
 @pytest.mark.proves("H3", "H6")
 @pytest.mark.parametrize("is_active", [False, True])
-def test_a_process_that_is_stopped_for_a_while_is_fenced_and_taken_back(is_active: bool) -> None:
+def test_suspended_process_is_fenced_and_unfenced_when_it_resumes(is_active: bool) -> None:
     async def script(cluster: Cluster) -> None:
         await cluster.create("t", partitions=6)
         await asyncio.sleep(3)
@@ -236,7 +236,7 @@ def test_a_process_that_is_stopped_for_a_while_is_fenced_and_taken_back(is_activ
 
 
 @pytest.mark.proves("H8")
-def test_all_three_are_restarted_one_after_the_other_and_somebody_always_leads() -> None:
+def test_leadership_is_available_throughout_a_rolling_restart() -> None:
     async def script(cluster: Cluster) -> None:
         await cluster.create("t", partitions=6)
         for node_id in (1, 2, 3):

@@ -1,4 +1,4 @@
-"""Limits on connections: their number, their idle time, and the time that a frame may take."""
+"""Connection limits: their number, their idle time, and the time to receive a frame."""
 
 import asyncio
 import struct
@@ -82,7 +82,7 @@ def test_idle_timeout_can_be_disabled() -> None:
 def test_connection_with_an_endless_frame_is_closed(caplog: pytest.LogCaptureFixture, idle_ms: int) -> None:
     async def script(scene: Scene) -> None:
         peer = await raw_peer(scene)
-        await asyncio.sleep(200)  # having been silent before a frame is no fault
+        await asyncio.sleep(200)  # idle time before a frame does not count
         peer.connection.send([struct.pack(">i", 1_000_000)])
         began_s = scene.simulation.now_s
         while not peer.is_lost.is_set():

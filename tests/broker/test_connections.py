@@ -1,4 +1,4 @@
-"""Connections: order, bounds, back-pressure, patience, and the words a person reads when one is refused."""
+"""Connections: request order, bounds, back-pressure, timeouts, and the log lines for rejected peers."""
 
 import asyncio
 import struct
@@ -27,8 +27,8 @@ PING = ApiVersionsRequest()
 ANSWER_BYTES = 20_000
 
 
-class Held:
-    """Stands in for a handler: says when a request begins, and answers it when it is told to."""
+class ControlledHandler:
+    """Replaces a handler: records when a request starts, and responds on demand."""
 
     def __init__(self, scene: Scene, api_key: int, response: Callable[[], Any], weight: int = 1) -> None:
         self.begun: list[int] = []
@@ -51,7 +51,7 @@ class Held:
 
 
 def answers_in_order(futures: list[Any]) -> list[int]:
-    """Numbers the answers as they come."""
+    """Return the list to which response numbers are appended in order of arrival."""
     order: list[int] = []
     for number, future in enumerate(futures):
         future.add_done_callback(lambda _, number=number: order.append(number))
@@ -60,7 +60,7 @@ def answers_in_order(futures: list[Any]) -> list[int]:
 
 def test_requests_start_in_order_and_responses_keep_it() -> None:
     async def script(scene: Scene) -> None:
-        held = Held(scene, DESCRIBE_CLUSTER, DescribeClusterResponse)
+        held = ControlledHandler(scene, DESCRIBE_CLUSTER, DescribeClusterResponse)
         talker = await scene.connect()
         order = answers_in_order([talker.begin(0, DescribeClusterRequest()) for _ in range(4)])
         await asyncio.sleep(1)
@@ -79,7 +79,7 @@ def test_requests_start_in_order_and_responses_keep_it() -> None:
 @pytest.mark.proves("P4")
 def test_requests_in_flight_are_bounded() -> None:
     async def script(scene: Scene) -> None:
-        held = Held(scene, DESCRIBE_CLUSTER, DescribeClusterResponse)
+        held = ControlledHandler(scene, DESCRIBE_CLUSTER, DescribeClusterResponse)
         talker = await scene.connect()
         asked = [talker.begin(0, DescribeClusterRequest()) for _ in range(REQUESTS_IN_FLIGHT_MAX + 50)]
         await asyncio.sleep(5)
@@ -99,7 +99,7 @@ def test_requests_in_flight_are_bounded() -> None:
 
 def test_heavy_request_blocks_only_its_own_connection() -> None:
     async def script(scene: Scene) -> None:
-        held = Held(scene, DESCRIBE_CLUSTER, DescribeClusterResponse, weight=ALONE)
+        held = ControlledHandler(scene, DESCRIBE_CLUSTER, DescribeClusterResponse, weight=ALONE)
         talker, other = await scene.connect(), await scene.connect()
         asked = [talker.begin(0, DescribeClusterRequest()) for _ in range(3)]
         await asyncio.sleep(1)
@@ -116,8 +116,8 @@ def test_heavy_request_blocks_only_its_own_connection() -> None:
 
 def test_queued_responses_weigh_by_their_size() -> None:
     async def script(scene: Scene) -> None:
-        held = Held(scene, DESCRIBE_CLUSTER, DescribeClusterResponse)
-        begun = fat_answers(scene)
+        held = ControlledHandler(scene, DESCRIBE_CLUSTER, DescribeClusterResponse)
+        begun = large_responses(scene)
         talker = await scene.connect()
         first = talker.begin(0, DescribeClusterRequest())
         rest = [talker.begin(0, PING) for _ in range(120)]
@@ -131,8 +131,8 @@ def test_queued_responses_weigh_by_their_size() -> None:
     on_broker(script)
 
 
-def fat_answers(scene: Scene) -> list[int]:
-    """ApiVersions gets answers of 20 kB; the list grows as requests begin."""
+def large_responses(scene: Scene) -> list[int]:
+    """Make ApiVersions return 20 kB; the list grows as requests start."""
     begun: list[int] = []
 
     async def handle(request: ApiVersionsRequest, context: RequestContext[Any]) -> ApiVersionsResponse:  # noqa: ARG001
@@ -148,7 +148,7 @@ def fat_answers(scene: Scene) -> list[int]:
 @pytest.mark.proves("P4")
 def test_peer_that_does_not_read_is_paused_and_gets_everything_later() -> None:
     async def script(scene: Scene) -> None:
-        begun = fat_answers(scene)
+        begun = large_responses(scene)
         talker = await scene.connect()
         talker.connection.pause_reading()
         asked = [talker.begin(0, PING) for _ in range(120)]
@@ -164,7 +164,7 @@ def test_peer_that_does_not_read_is_paused_and_gets_everything_later() -> None:
 
 def test_peer_that_never_reads_is_closed_after_the_idle_timeout(caplog: pytest.LogCaptureFixture) -> None:
     async def script(scene: Scene) -> None:
-        fat_answers(scene)
+        large_responses(scene)
         talker = await scene.connect()
         talker.connection.pause_reading()
         asked = [talker.begin(0, PING) for _ in range(120)]
@@ -192,7 +192,7 @@ def test_throttled_connection_is_read_again_after_the_throttle_time() -> None:
         began_s = scene.simulation.now_s
         asked = [talker.begin(0, PING) for _ in range(3)]
         await asked[0]
-        assert scene.simulation.now_s - began_s < 0.5  # the answer itself is not delayed
+        assert scene.simulation.now_s - began_s < 0.5  # the response itself is not delayed
         await asked[1]
         assert 3 <= scene.simulation.now_s - began_s < 3.5
         await asked[2]
@@ -203,7 +203,7 @@ def test_throttled_connection_is_read_again_after_the_throttle_time() -> None:
 
 def test_longest_throttle_wins() -> None:
     async def script(scene: Scene) -> None:
-        throttles = {1: (1, 5000), 2: (2, 1000)}  # by correlation id: answered after so many seconds, throttled so long
+        throttles = {1: (1, 5000), 2: (2, 1000)}  # by correlation id: response after n seconds, throttle time
         begun: list[float] = []
 
         async def handle(request: Any, context: RequestContext[Any]) -> ApiVersionsResponse:  # noqa: ARG001
@@ -223,7 +223,7 @@ def test_longest_throttle_wins() -> None:
     on_broker(script)
 
 
-# -- what is not understood
+# Rejected requests
 
 
 def test_unsupported_api_versions_version_gets_a_version_0_response() -> None:
@@ -350,7 +350,7 @@ def test_unencodable_response_closes_the_connection(monkeypatch: pytest.MonkeyPa
     async def script(scene: Scene) -> None:
         reported: list[str] = []
         monkeypatch.setattr(scene.node.broker, "report_bug", lambda where, _: reported.append(where))
-        held = Held(scene, DESCRIBE_CLUSTER, lambda: DescribeClusterResponse(cluster_id="x" * 40_000))
+        held = ControlledHandler(scene, DESCRIBE_CLUSTER, lambda: DescribeClusterResponse(cluster_id="x" * 40_000))
         talker = await scene.connect()
         asked = talker.begin(0, DescribeClusterRequest())
         await asyncio.sleep(1)

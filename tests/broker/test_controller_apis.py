@@ -1,4 +1,4 @@
-"""What brokers ask of the active controller, and what people ask it about brokers and replicas."""
+"""Controller APIs: the requests of brokers, and of admins about brokers and replicas."""
 
 import asyncio
 from typing import Any
@@ -34,7 +34,7 @@ def registration(scene: Scene, broker_id: int = 2, **fields: Any) -> m.BrokerReg
 
 
 async def join(scene: Scene, talker: Any, broker_id: int = 2) -> int:
-    """Another broker registers and takes up work; its epoch."""
+    """Register another broker and unfence it; return its epoch."""
     answer = await talker.ask(4, registration(scene, broker_id))
     assert answer.error_code == 0
     epoch: int = answer.broker_epoch
@@ -43,7 +43,7 @@ async def join(scene: Scene, talker: Any, broker_id: int = 2) -> int:
     return epoch
 
 
-def test_a_broker_registers_takes_up_work_and_stops() -> None:
+def test_broker_registers_is_unfenced_and_shuts_down() -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect(CONTROLLER)
         epoch = await join(scene, talker)
@@ -61,7 +61,7 @@ def test_a_broker_registers_takes_up_work_and_stops() -> None:
     play(script)
 
 
-def test_a_broker_that_does_not_belong_here_is_refused() -> None:
+def test_registration_of_a_foreign_broker_is_rejected() -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect(CONTROLLER)
         cases = [
@@ -80,7 +80,7 @@ def test_a_broker_that_does_not_belong_here_is_refused() -> None:
     play(script)
 
 
-def test_a_silent_broker_is_fenced_and_the_node_itself_is_not() -> None:
+def test_silent_broker_is_fenced_and_the_node_itself_is_not() -> None:
     async def script(scene: Scene) -> None:
         await join(scene, await scene.connect(CONTROLLER))
         await asyncio.sleep(20)
@@ -90,7 +90,7 @@ def test_a_silent_broker_is_fenced_and_the_node_itself_is_not() -> None:
     play(script)
 
 
-def test_producer_ids_come_in_blocks() -> None:
+def test_producer_ids_are_allocated_in_blocks() -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect(CONTROLLER)
         epoch = await join(scene, talker)
@@ -121,7 +121,7 @@ def isr(scene: Scene, members: list[tuple[int, int]], **fields: Any) -> m.AlterP
     )
 
 
-def test_a_leader_is_told_how_its_partition_is_now() -> None:
+def test_alter_partition_returns_the_current_partition_state() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         talker = await scene.connect(CONTROLLER)
@@ -146,7 +146,7 @@ def plan(replicas: list[int] | None, topic: str = "t", **fields: Any) -> m.Alter
     )
 
 
-def test_a_partition_is_moved_and_its_move_is_listed_and_called_off() -> None:
+def test_reassignment_is_started_listed_and_cancelled() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         await join(scene, await scene.connect(CONTROLLER))
@@ -174,7 +174,7 @@ def test_a_partition_is_moved_and_its_move_is_listed_and_called_off() -> None:
     play(script)
 
 
-def test_elections_that_are_not_needed_are_not_held() -> None:
+def test_unneeded_elections_are_rejected() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         talker = await scene.connect()
@@ -190,7 +190,7 @@ def test_elections_that_are_not_needed_are_not_held() -> None:
     play(script)
 
 
-def test_a_broker_is_forgotten_unless_it_is_the_only_one() -> None:
+def test_broker_is_unregistered_unless_it_is_the_last() -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
         assert (await talker.ask(0, m.UnregisterBrokerRequest(broker_id=1))).error_code == ErrorCode.INVALID_REQUEST
@@ -207,7 +207,7 @@ def update(feature: str, level: int, **fields: Any) -> m.UpdateFeaturesRequest:
     return m.UpdateFeaturesRequest(feature_updates=[each])
 
 
-def test_features_go_up_and_down_as_each_version_says_it() -> None:
+def test_features_are_upgraded_and_downgraded_in_every_version() -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
         metadata = scene.node.broker.metadata

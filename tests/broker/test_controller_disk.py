@@ -1,4 +1,4 @@
-"""A controller whose disk is full cannot decide anything: another one has to."""
+"""A controller whose disk is full resigns, so that another one takes over."""
 
 import pytest
 from cluster_scene import ALL_CONTROL, BROKER, Cluster, on_cluster
@@ -7,7 +7,7 @@ from replica_scene import create, where
 pytestmark = pytest.mark.proves("H6", part="the controller moves")
 
 
-def test_a_controller_that_cannot_write_hands_over_so_that_others_fail_over() -> None:
+def test_controller_resigns_when_it_cannot_write() -> None:
     async def script(cluster: Cluster) -> None:
         await cluster.until_active()
         active = cluster.active

@@ -1,4 +1,4 @@
-"""Two kinds of listeners: what clients are served, and what nodes ask of controllers among themselves."""
+"""Client and controller listeners: each serves its own APIs."""
 
 import pytest
 from broker_scene import CONTROLLER, WITH_CONTROLLER, Scene, on_broker
@@ -15,15 +15,15 @@ CONTROLLERS_ONLY = {56, 58, 62, 63, 67, 70}
 BOTH = {1, 18, 19, 20, 32, 33, 37, 44, 60}
 
 
-async def told(scene: Scene, **where: object) -> set[int]:
+async def advertised_apis(scene: Scene, **where: object) -> set[int]:
     talker = await scene.connect(**where)  # type: ignore[arg-type]
     answer = await talker.ask(3, m.ApiVersionsRequest(client_software_name="t", client_software_version="1"))
     return {each.api_key for each in answer.api_keys}
 
 
-def test_each_kind_of_listener_tells_what_it_serves() -> None:
+def test_each_listener_advertises_the_apis_that_it_serves() -> None:
     async def script(scene: Scene) -> None:
-        clients, controllers = await told(scene), await told(scene, address=CONTROLLER)
+        clients, controllers = await advertised_apis(scene), await advertised_apis(scene, address=CONTROLLER)
         assert clients >= CLIENTS_ONLY | BOTH
         assert controllers >= CONTROLLERS_ONLY | BOTH
         assert not clients & CONTROLLERS_ONLY
@@ -33,7 +33,7 @@ def test_each_kind_of_listener_tells_what_it_serves() -> None:
 
 
 @pytest.mark.proves("H6")
-def test_what_is_not_served_on_a_listener_closes_the_connection() -> None:
+def test_api_of_another_listener_closes_the_connection() -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
         talker.begin(0, m.BrokerHeartbeatRequest(broker_id=1), has_answer=False)
@@ -55,13 +55,13 @@ def envelope(request: m.Message, version: int, correlation_id: int = 77) -> m.En
     header = RequestHeader(request.API_KEY, version, correlation_id, "far client")
     return m.EnvelopeRequest(
         request_data=in_one_buffer(frame_request(header, request)),
-        request_principal=b"User:somebody",
+        request_principal=b"User:alice",
         client_host_address=b"10.0.0.9",
     )
 
 
-class Witness:
-    """Remembers who asked; nodes may do everything, clients may not alter topics."""
+class RecordingAuthorizer:
+    """Records the principals; nodes are allowed everything, clients may not alter topics."""
 
     generation = 0
 
@@ -74,8 +74,8 @@ class Witness:
 
 
 @pytest.mark.proves("H6")
-def test_an_envelope_is_answered_with_the_answer_of_what_is_inside() -> None:
-    witness = Witness()
+def test_envelope_returns_the_response_of_the_wrapped_request() -> None:
+    authorizer = RecordingAuthorizer()
 
     async def script(scene: Scene) -> None:
         talker = await scene.connect(CONTROLLER)
@@ -86,12 +86,12 @@ def test_an_envelope_is_answered_with_the_answer_of_what_is_inside() -> None:
         created = decode_response(CREATE_TOPICS, 7, memoryview(answer.response_data)[position:])
         assert (created.topics[0].name, created.topics[0].error_code) == ("t", 0)
         assert "t" in scene.node.broker.image.topics
-        assert "User:somebody" in witness.principals
+        assert "User:alice" in authorizer.principals
 
-    on_broker(script, settings=WITH_CONTROLLER, authorizer=witness)
+    on_broker(script, settings=WITH_CONTROLLER, authorizer=authorizer)
 
 
-def test_an_envelope_with_something_else_inside_is_refused() -> None:
+def test_envelope_with_an_invalid_request_is_rejected() -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect(CONTROLLER)
         for broken in (
@@ -112,7 +112,7 @@ def test_an_envelope_with_something_else_inside_is_refused() -> None:
     on_broker(script, settings=WITH_CONTROLLER)
 
 
-def test_controllers_are_described_on_their_own_listener_and_brokers_on_theirs() -> None:
+def test_describe_cluster_returns_the_endpoints_of_the_listener_kind() -> None:
     async def script(scene: Scene) -> None:
         await scene.node.broker.metadata_publisher.until(lambda image: bool(image.controllers))
         for version in (1, 2):

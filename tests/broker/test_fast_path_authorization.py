@@ -36,7 +36,7 @@ class ChangingAuthorizer:
 
 
 class LimitedQuota:
-    """Has room for so many bytes."""
+    """Allows a number of bytes."""
 
     def __init__(self, left_bytes: int) -> None:
         self.left_bytes = left_bytes
@@ -50,7 +50,7 @@ class LimitedQuota:
 
 @pytest.fixture
 def handled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The name of a fast path for each request that it handled."""
+    """Return the name of a fast path for each request that it handled."""
     names: list[str] = []
 
     def record(cls: Any) -> None:

@@ -1,4 +1,4 @@
-"""Fetch: from any offset, in bounds, by long poll, in sessions."""
+"""Fetch: offsets, size limits, long poll, fetch sessions."""
 
 import asyncio
 from typing import Any
@@ -27,7 +27,7 @@ def values(answer: Any) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("version", range(4, 13))
-def test_records_are_read_from_any_offset_in_every_version(version: int) -> None:
+def test_fetch_from_any_offset_in_every_version(version: int) -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         talker = await scene.connect()
@@ -42,7 +42,7 @@ def test_records_are_read_from_any_offset_in_every_version(version: int) -> None
 
 
 @pytest.mark.parametrize("version", range(13, 19))
-def test_topics_are_fetched_by_id(version: int) -> None:
+def test_fetch_by_topic_id(version: int) -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         talker = await scene.connect()
@@ -59,7 +59,7 @@ def test_topics_are_fetched_by_id(version: int) -> None:
     on_broker(script)
 
 
-def test_offsets_outside_of_the_log_and_unknown_partitions_are_refused() -> None:
+def test_offsets_out_of_range_and_unknown_partitions_are_rejected() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         talker = await scene.connect()
@@ -75,7 +75,7 @@ def test_offsets_outside_of_the_log_and_unknown_partitions_are_refused() -> None
 @pytest.mark.parametrize(
     ("epoch", "code"), [(0, 0), (-1, 0), (5, ErrorCode.UNKNOWN_LEADER_EPOCH)], ids=["same", "none", "newer"]
 )
-def test_a_client_with_another_view_of_the_leader_is_told(epoch: int, code: int) -> None:
+def test_fetch_with_another_leader_epoch_is_rejected(epoch: int, code: int) -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         talker = await scene.connect()
@@ -87,7 +87,7 @@ def test_a_client_with_another_view_of_the_leader_is_told(epoch: int, code: int)
     on_broker(script)
 
 
-def test_a_batch_that_is_larger_than_asked_for_still_comes_alone() -> None:
+def test_batch_larger_than_max_bytes_is_returned_alone() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         talker = await scene.connect()
@@ -99,7 +99,7 @@ def test_a_batch_that_is_larger_than_asked_for_still_comes_alone() -> None:
     on_broker(script)
 
 
-def test_the_bound_on_the_whole_answer_holds_over_partitions() -> None:
+def test_max_bytes_bounds_the_response_over_partitions() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t", 3)
         talker = await scene.connect()
@@ -117,7 +117,7 @@ def test_the_bound_on_the_whole_answer_holds_over_partitions() -> None:
     on_broker(script)
 
 
-def test_a_fetch_at_the_end_waits_and_is_woken_by_an_append() -> None:
+def test_fetch_at_the_end_is_completed_by_an_append() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         reader, writer = await scene.connect(), await scene.connect()
@@ -133,7 +133,7 @@ def test_a_fetch_at_the_end_waits_and_is_woken_by_an_append() -> None:
     on_broker(script)
 
 
-def test_a_fetch_waits_for_as_many_bytes_as_it_asked_for() -> None:
+def test_fetch_waits_for_min_bytes() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         reader, writer = await scene.connect(), await scene.connect()
@@ -148,7 +148,7 @@ def test_a_fetch_waits_for_as_many_bytes_as_it_asked_for() -> None:
     on_broker(script)
 
 
-def test_a_fetch_that_waited_long_enough_is_answered_empty() -> None:
+def test_fetch_times_out_with_an_empty_response() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         talker = await scene.connect()
@@ -159,7 +159,7 @@ def test_a_fetch_that_waited_long_enough_is_answered_empty() -> None:
     on_broker(script)
 
 
-def test_answers_keep_the_order_of_requests_while_a_fetch_waits() -> None:
+def test_responses_keep_request_order_while_a_fetch_waits() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         await scene.create("u")
@@ -175,7 +175,7 @@ def test_answers_keep_the_order_of_requests_while_a_fetch_waits() -> None:
     on_broker(script)
 
 
-def test_a_fetch_is_woken_when_its_topic_is_deleted() -> None:
+def test_waiting_fetch_is_completed_when_its_topic_is_deleted() -> None:
     async def script(scene: Scene) -> None:
         from moldau.wire.messages import DeleteTopicsRequest
 
@@ -194,7 +194,7 @@ def test_a_fetch_is_woken_when_its_topic_is_deleted() -> None:
 
 
 class TestSessions:
-    """KIP-227."""
+    """Fetch sessions (KIP-227)."""
 
     @staticmethod
     async def opened(scene: Scene) -> tuple[Talker, int]:
@@ -216,20 +216,20 @@ class TestSessions:
     def following(session_id: int, epoch: int, **fields: Any) -> FetchRequest:
         return FetchRequest(min_bytes=0, session_id=session_id, session_epoch=epoch, **fields)
 
-    def test_later_fetches_name_nothing_and_hear_only_news(self) -> None:
+    def test_incremental_fetch_returns_only_changed_partitions(self) -> None:
         async def script(scene: Scene) -> None:
             talker, session_id = await self.opened(scene)
             answer = await talker.ask(11, self.following(session_id, 1))
             assert not answer.responses
             await produce(talker, "t", batch(b"a"), partition=1)
             answer = await talker.ask(11, self.following(session_id, 2))
-            (told,) = answer.responses[0].partitions
-            assert told.partition_index == 1
-            assert values(told) == [b"a"]
+            (partition,) = answer.responses[0].partitions
+            assert partition.partition_index == 1
+            assert values(partition) == [b"a"]
 
         on_broker(script)
 
-    def test_partitions_are_changed_and_forgotten(self) -> None:
+    def test_incremental_fetch_changes_and_forgets_partitions(self) -> None:
         async def script(scene: Scene) -> None:
             talker, session_id = await self.opened(scene)
             for index in range(2):
@@ -244,8 +244,8 @@ class TestSessions:
                     forgotten_topics_data=[FetchRequest.ForgottenTopic(topic="t", partitions=[0])],
                 ),
             )
-            told = {each.partition_index: values(each) for topic in answer.responses for each in topic.partitions}
-            assert told == {1: []}
+            fetched = {each.partition_index: values(each) for topic in answer.responses for each in topic.partitions}
+            assert fetched == {1: []}
 
         on_broker(script)
 
@@ -253,7 +253,7 @@ class TestSessions:
         ("shift", "epoch", "code"),
         [(0, 7, ErrorCode.INVALID_FETCH_SESSION_EPOCH), (1, 1, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)],
     )
-    def test_a_session_out_of_step_or_unknown_is_told(self, shift: int, epoch: int, code: ErrorCode) -> None:
+    def test_invalid_session_id_or_epoch_is_rejected(self, shift: int, epoch: int, code: ErrorCode) -> None:
         async def script(scene: Scene) -> None:
             talker, session_id = await self.opened(scene)
             answer = await talker.ask(11, self.following(session_id + shift, epoch))
@@ -261,7 +261,7 @@ class TestSessions:
 
         on_broker(script)
 
-    def test_a_full_cache_answers_without_a_session(self) -> None:
+    def test_full_cache_responds_without_a_session(self) -> None:
         async def script(scene: Scene) -> None:
             await self.opened(scene)
             talker = await scene.connect()
@@ -272,7 +272,7 @@ class TestSessions:
         on_broker(script, settings=["max.incremental.fetch.session.cache.slots=1"])
 
 
-class _Dice:
+class _FixedRandom:
     def __init__(self) -> None:
         self._next = 0
 
@@ -292,8 +292,8 @@ def _request(partitions: int, **fields: Any) -> FetchRequest:
     return FetchRequest(topics=[FetchRequest.FetchTopic(topic="t", partitions=wanted)], **fields)
 
 
-def test_an_idle_session_makes_room_for_a_new_one() -> None:
-    sessions = FetchSessions(_Dice(), 1)
+def test_idle_session_is_evicted_for_a_new_one() -> None:
+    sessions = FetchSessions(_FixedRandom(), 1)
     first = sessions.begin(_request(1, session_epoch=0), uses_topic_ids=False, now_ms=0)
     assert sessions.begin(_request(1, session_epoch=0), uses_topic_ids=False, now_ms=1000).session is None
     late = sessions.begin(_request(1, session_epoch=0), uses_topic_ids=False, now_ms=EVICTION_MS + 1)
@@ -302,8 +302,8 @@ def test_an_idle_session_makes_room_for_a_new_one() -> None:
     assert (len(sessions), sessions.evictions) == (1, 1)
 
 
-def test_a_small_session_that_had_its_time_makes_room_for_a_larger_one() -> None:
-    sessions = FetchSessions(_Dice(), 1)
+def test_small_old_session_is_evicted_for_a_larger_one() -> None:
+    sessions = FetchSessions(_FixedRandom(), 1)
     first = sessions.begin(_request(1, session_epoch=0), uses_topic_ids=False, now_ms=0)
     busy = FetchRequest(session_id=first.session_id, session_epoch=1)
     sessions.begin(busy, uses_topic_ids=False, now_ms=EVICTION_MS)
@@ -319,17 +319,17 @@ def test_a_small_session_that_had_its_time_makes_room_for_a_larger_one() -> None
         ({"session_id": 1, "session_epoch": 1}, True, FetchSessionTopicIdError),
     ],
 )
-def test_sessions_refuse_what_does_not_fit(
+def test_session_rejects_a_wrong_id_or_epoch(
     fields: dict[str, Any], uses_topic_ids: bool, error: type[KafkaError]
 ) -> None:
-    sessions = FetchSessions(_Dice(), 10)
+    sessions = FetchSessions(_FixedRandom(), 10)
     sessions.begin(_request(1, session_epoch=0), uses_topic_ids=False, now_ms=0)
     with pytest.raises(error):
         sessions.begin(FetchRequest(**fields), uses_topic_ids=uses_topic_ids, now_ms=1)
 
 
-def test_a_final_fetch_ends_its_session() -> None:
-    sessions = FetchSessions(_Dice(), 10)
+def test_final_epoch_closes_the_session() -> None:
+    sessions = FetchSessions(_FixedRandom(), 10)
     opened = sessions.begin(_request(1, session_epoch=0), uses_topic_ids=False, now_ms=0)
     sessions.begin(_request(1, session_id=opened.session_id, session_epoch=-1), uses_topic_ids=False, now_ms=1)
     assert len(sessions) == 0

@@ -1,4 +1,4 @@
-"""FindCoordinator, of kinds that nobody coordinates here."""
+"""FindCoordinator for unsupported coordinator types and many keys."""
 
 import pytest
 from broker_scene import Scene, on_broker
@@ -9,7 +9,7 @@ from moldau.wire.messages import FindCoordinatorRequest
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-def test_a_client_is_told_that_there_is_nobody(version: int) -> None:
+def test_unsupported_coordinator_type_is_rejected(version: int) -> None:
     code = ErrorCode.INVALID_REQUEST
 
     async def script(scene: Scene) -> None:
@@ -23,7 +23,7 @@ def test_a_client_is_told_that_there_is_nobody(version: int) -> None:
     on_broker(script)
 
 
-def test_many_keys_are_answered_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_keys_are_resolved_in_several_time_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = [f"group-{number}" for number in range(10_000)]
     turns = 0
     yield_to_requests = TimeSlice.next

@@ -1,4 +1,4 @@
-"""The follower fetch fast path: responses, waits, and what a lost connection leaves to the next."""
+"""The follower fetch fast path: responses, waiters, and lost connections."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
@@ -33,7 +33,7 @@ def leading(cluster: Cluster) -> LeaderRole:
 
 
 class Follower:
-    """Broker 3 stands still, and this talks in its name."""
+    """A client in place of broker 3, which is paused."""
 
     def __init__(self, cluster: Cluster, talker: Talker, broker_epoch: int) -> None:
         self._cluster = cluster
@@ -60,7 +60,7 @@ class Follower:
         min_bytes: int = 1,
         on: Talker | None = None,
     ) -> "asyncio.Future[FetchResponse]":
-        """Ask for what is at these offsets of partitions 0, 1 …; None for one that is not named."""
+        """Fetch partitions 0, 1 … from these offsets; None leaves a partition out."""
         topic_id = self._cluster.nodes[LEADER].broker.image.topics["t"].topic_id
         named = [
             FetchRequest.FetchPartition(
@@ -106,18 +106,18 @@ def with_follower(
     on_cluster(play, settings=PATIENT)
 
 
-def told(answer: FetchResponse) -> dict[int, Any]:
+def partitions_of(answer: FetchResponse) -> dict[int, Any]:
     assert answer.error_code == 0, ErrorCode(answer.error_code)
     return {each.partition_index: each for topic in answer.responses for each in topic.partitions}
 
 
 def sent(answer: FetchResponse) -> dict[int, list[bytes | None]]:
-    return {index: values(bytes(each.records or b"")) for index, each in told(answer).items()}
+    return {index: values(bytes(each.records or b"")) for index, each in partitions_of(answer).items()}
 
 
 @contextmanager
 def recorded_paths(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The path that each fetch of a follower takes."""
+    """Return the path that each fetch of a follower takes."""
     paths: list[str] = []
     original, handle = FollowerFetchFastPath.try_handle, follower_fetch.handle
 
@@ -253,10 +253,12 @@ def test_errors_and_divergence_are_reported() -> None:
         for index in (0, 1):
             await produce(producer, "t", batch(b"a"), acks=1, partition=index)
         await follower.join(2)
-        answer = told(await follower.begin(1, 7))
+        answer = partitions_of(await follower.begin(1, 7))
         assert answer[1].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-        assert told(await follower.begin(0, None, leader_epoch=5))[0].error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
-        answer = told(await follower.begin(5, None, last_epoch=0))
+        assert (
+            partitions_of(await follower.begin(0, None, leader_epoch=5))[0].error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+        )
+        answer = partitions_of(await follower.begin(5, None, last_epoch=0))
         assert answer[0].diverging_epoch.end_offset == 1
 
     with_follower(script, partitions=2, min_insync_replicas=1)
@@ -305,7 +307,7 @@ def test_fetch_of_many_partitions_falls_back_to_the_handler(
     async def script(_: Cluster, follower: Follower) -> None:
         with recorded_paths(monkeypatch) as paths:
             await follower.join(PARTITIONS_MAX + 1)
-            await follower.begin(None, wait_ms=1)  # the high watermark of each is told
+            await follower.begin(None, wait_ms=1)  # the response carries each high watermark
             await asyncio.sleep(0.1)
             assert paths[0] == "handler"
             paths.clear()
@@ -331,9 +333,9 @@ def test_changes_in_many_partitions_are_sent_in_several_responses() -> None:
                 assert isinstance(followed, SessionPartition)
                 followed.sent_high_watermark = NO_OFFSET
                 followed.on_leader_changed()
-        first = told(await waiting)
+        first = partitions_of(await waiting)
         assert len(first) == follower_fetch.PARTITIONS_AT_ONCE
-        assert len(first | told(await follower.begin(None))) == count
+        assert len(first | partitions_of(await follower.begin(None))) == count
 
     with_follower(script, partitions=follower_fetch.PARTITIONS_AT_ONCE + 20)
 
@@ -346,7 +348,7 @@ def test_deleted_partition_falls_back_to_the_handler(monkeypatch: pytest.MonkeyP
         await asked
         copy_of(cluster, LEADER).close()
         with recorded_paths(monkeypatch) as paths:
-            answer = told(await follower.begin(0))
+            answer = partitions_of(await follower.begin(0))
             assert paths == ["handler"]
         assert answer[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -361,7 +363,7 @@ def test_coalesced_batches_are_not_sent_before_they_are_written() -> None:
         await follower.begin(0, 0, wait_ms=1)
         await produce(producer, "t", batch(b"a"), acks=1, partition=0)
         await follower.begin(0, wait_ms=1)
-        waiting = follower.begin(1)  # there is news of the first partition: it is committed
+        waiting = follower.begin(1)  # the first partition has a change: a commit
         await asyncio.sleep(0.004)
         copy_of(cluster, LEADER, "t", 1)._is_careful = True  # as after a write that failed
         header = RequestHeader(0, 9, 1, "scene")

@@ -1,4 +1,4 @@
-"""What admins see and do: which groups there are, who is in them, and their end."""
+"""Group administration: list, describe, delete."""
 
 import asyncio
 
@@ -25,7 +25,7 @@ async def _listed(talker: Talker, states: list[str] | None = None, types: list[s
     return {group.group_id: group.group_state for group in answer.groups}
 
 
-def test_the_coordinator_is_found_for_one_key_or_for_many() -> None:
+def test_coordinator_is_found_for_one_key_or_many() -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
         for version in range(4):
@@ -45,7 +45,7 @@ def test_the_coordinator_is_found_for_one_key_or_for_many() -> None:
     on_broker(script)
 
 
-def test_without_an_offsets_topic_nobody_coordinates_and_nothing_is_listed() -> None:
+def test_groups_are_unavailable_without_an_offsets_topic() -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
         assert await _listed(talker) == {}
@@ -78,7 +78,7 @@ def test_groups_are_listed_by_state_and_type() -> None:
 
 
 @pytest.mark.parametrize("version", range(7))
-def test_a_group_is_described_with_its_members(version: int) -> None:
+def test_group_is_described_with_its_members(version: int) -> None:
     async def script(scene: Scene) -> None:
         talker = await _ready(scene)
         member = Member(await scene.connect(), instance_id="kitchen")
@@ -109,7 +109,7 @@ def test_a_group_is_described_with_its_members(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_only_groups_without_members_are_deleted_and_their_offsets_go_along(version: int) -> None:
+def test_delete_groups_deletes_only_empty_groups_with_their_offsets(version: int) -> None:
     async def script(scene: Scene) -> None:
         talker = await _ready(scene)
         await commit(talker, {0: 1}, "empty")
@@ -137,7 +137,7 @@ def test_only_groups_without_members_are_deleted_and_their_offsets_go_along(vers
 
 
 class OwnGroups:
-    """May do everything with groups whose names begin with `my`."""
+    """Allows everything on groups whose names begin with `my`."""
 
     generation = 0
 
@@ -147,7 +147,7 @@ class OwnGroups:
         return resource.kind is not ResourceKind.GROUP or resource.name.startswith("my")
 
 
-def test_groups_of_others_are_not_seen() -> None:
+def test_unauthorized_groups_are_not_listed() -> None:
     async def script(scene: Scene) -> None:
         await scene.create(TOPIC)
         talker = await scene.connect()
@@ -165,7 +165,7 @@ def test_groups_of_others_are_not_seen() -> None:
     on_broker(script, authorizer=OwnGroups())
 
 
-def test_a_session_lasts_as_long_as_was_asked_for() -> None:
+def test_session_timeout_is_the_requested_one() -> None:
     async def script(scene: Scene) -> None:
         talker = await _ready(scene)
         member = Member(await scene.connect())

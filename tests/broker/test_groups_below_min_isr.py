@@ -1,4 +1,4 @@
-"""Groups while too few replicas of the offsets topic are in sync: changes are refused, and all else goes on."""
+"""Groups while the offsets topic is below min ISR: changes are rejected, reads and heartbeats continue."""
 
 import asyncio
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ CHANGES: dict[str, tuple[int, Any]] = {
 
 
 async def group_of_controller(cluster: Cluster) -> str:
-    """A group that is looked after by the node which stays, with an offset."""
+    """Return a group that is coordinated by the remaining node and has an offset."""
     for number in range(20):
         group = f"g{number}"
         if await coordinator(cluster, group) == 1:
@@ -70,7 +70,7 @@ def copy_for(cluster: Cluster, group: str, node_id: int = 1) -> Partition:
 
 
 async def leave_alone(cluster: Cluster, group: str) -> None:
-    """The other two die, and the node that is left knows it."""
+    """Kill the other two nodes, and wait until the remaining one knows."""
     cluster.kill(2)
     cluster.kill(3)
     leading = copy_for(cluster, group).leading
@@ -104,7 +104,7 @@ async def listed(talker: Talker) -> tuple[int, list[str]]:
 
 @pytest.mark.proves("H2", part="too few in sync")
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_is_refused_at_once_and_what_is_committed_can_be_read(name: str) -> None:
+def test_change_is_rejected_at_once_and_committed_state_is_readable(name: str) -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
         group = await group_of_controller(cluster)
@@ -117,7 +117,7 @@ def test_a_change_is_refused_at_once_and_what_is_committed_can_be_read(name: str
         assert await listed(talker) == (0, [group])
         answer = await talker.ask(5, messages.DescribeGroupsRequest(groups=[group]))
         assert (answer.groups[0].error_code, answer.groups[0].group_state) == (0, "Empty")
-        answer = await talker.ask(1, messages.ConsumerGroupDescribeRequest(group_ids=["nobody"]))
+        answer = await talker.ask(1, messages.ConsumerGroupDescribeRequest(group_ids=["unknown"]))
         assert answer.groups[0].error_code == ErrorCode.GROUP_ID_NOT_FOUND
         assert cluster.simulation.now_s - began_s < 0.5
         assert copy_for(cluster, group).log.end_offset == end_offset
@@ -128,7 +128,7 @@ def test_a_change_is_refused_at_once_and_what_is_committed_can_be_read(name: str
 
 
 async def silence(cluster: Cluster) -> Talker:
-    """One replica dies, and the other one is in sync but hears nothing; somebody who is connected to the third."""
+    """Kill one replica and isolate another one in the ISR; return a client of the third."""
     cluster.kill(3)
     await asyncio.sleep(0.5)
     talker = await cluster.connect(1)
@@ -140,13 +140,13 @@ SILENT = (*SETTINGS, "broker.session.timeout.ms=60000")
 
 
 @pytest.mark.proves("H2", part="too few in sync")
-def test_what_is_written_and_not_committed_holds_nobody_up_for_ever() -> None:
+def test_uncommitted_writes_do_not_block_requests_forever() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
         group = await group_of_controller(cluster)
         talker = await silence(cluster)
         began_s = cluster.simulation.now_s
-        everybody = [await cluster.connect(1) for _ in range(3)]
+        clients = [await cluster.connect(1) for _ in range(3)]
         log = copy_for(cluster, group).log
         end_offset = log.end_offset
         deleting = asyncio.ensure_future(talker.ask(2, messages.DeleteGroupsRequest(groups_names=[group])))
@@ -157,7 +157,7 @@ def test_what_is_written_and_not_committed_holds_nobody_up_for_ever() -> None:
             (4, messages.HeartbeatRequest(group_id=group, member_id="m", generation_id=1)),
         ]
         answers = await asyncio.gather(
-            deleting, *(each.ask(version, request) for each, (version, request) in zip(everybody, asked, strict=True))
+            deleting, *(each.ask(version, request) for each, (version, request) in zip(clients, asked, strict=True))
         )
         assert 4.9 < cluster.simulation.now_s - began_s < 5.5
         deleted, found, described, beaten = answers
@@ -170,8 +170,8 @@ def test_what_is_written_and_not_committed_holds_nobody_up_for_ever() -> None:
     on_cluster(script, settings=SILENT)
 
 
-class Crowd:
-    """A classic and a consumer group with two members each, of which one speaks."""
+class TwoGroups:
+    """A classic and a consumer group with two members each, one of which sends heartbeats."""
 
     def __init__(self, cluster: Cluster, group: str) -> None:
         self.cluster = cluster
@@ -190,12 +190,12 @@ class Crowd:
         self.member, self.consumer = classic[0], consumers[0]
 
     async def beat(self) -> set[ErrorCode]:
-        """Signs of life of the two, each on a connection of its own."""
+        """Send one heartbeat for each of the two, on separate connections."""
         self.member.talker, self.consumer.talker = [await self.cluster.connect(1) for _ in range(2)]
-        heard = {await self.member.heartbeat(), await self.consumer.beat()}
+        codes = {await self.member.heartbeat(), await self.consumer.beat()}
         for each in (self.member, self.consumer):
             each.talker.connection.close()
-        return heard
+        return codes
 
     async def members(self) -> list[list[str]]:
         talker = await self.cluster.connect(1)
@@ -205,31 +205,31 @@ class Crowd:
 
 
 @pytest.mark.proves("C5", part="who falls silent is out")
-def test_who_is_heard_meanwhile_stays_and_who_is_not_goes_once_enough_are_in_sync() -> None:
+def test_only_members_without_heartbeats_expire_after_the_isr_recovers() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster, partitions=[[1, 2, 3], [1, 2, 3]])
         group = await group_of_controller(cluster)
-        crowd = Crowd(cluster, group)
-        await crowd.settle()
+        groups = TwoGroups(cluster, group)
+        await groups.settle()
         await leave_alone(cluster, group)
         end_offset = copy_for(cluster, group).log.end_offset
         for _ in range(20):
-            assert await crowd.beat() == {ErrorCode.NONE}
+            assert await groups.beat() == {ErrorCode.NONE}
             await asyncio.sleep(3)
         assert copy_for(cluster, group).log.end_offset == end_offset
-        assert [len(each) for each in await crowd.members()] == [2, 2]
+        assert [len(each) for each in await groups.members()] == [2, 2]
         await bring_back(cluster, group)
         for _ in range(5):
-            heard = await crowd.beat()
+            codes = await groups.beat()
             await asyncio.sleep(3)
-        assert ErrorCode.UNKNOWN_MEMBER_ID not in heard
-        (classic, consumers) = await crowd.members()
-        assert (crowd.member.member_id in classic, consumers) == (True, ["loud"])
+        assert ErrorCode.UNKNOWN_MEMBER_ID not in codes
+        (classic, consumers) = await groups.members()
+        assert (groups.member.member_id in classic, consumers) == (True, ["loud"])
 
     on_cluster(script, settings=SETTINGS)
 
 
-def test_a_join_waits_for_others_longer_than_a_commit_may_take() -> None:
+def test_join_may_wait_longer_than_the_commit_timeout() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         talker = await scene.connect()

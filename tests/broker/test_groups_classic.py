@@ -1,4 +1,4 @@
-"""Classic groups through the wire: members join, share the partitions, live, leave, and hear what they must know."""
+"""Classic groups over the wire: join, sync, heartbeat, leave, expire."""
 
 import asyncio
 
@@ -30,15 +30,15 @@ async def _ready(scene: Scene, partitions: int = 4) -> None:
 
 
 @pytest.mark.proves("C2")
-def test_members_that_join_together_share_every_partition_once() -> None:
+def test_members_that_join_together_share_all_partitions() -> None:
     async def script(scene: Scene) -> None:
         await _ready(scene, partitions=7)
-        everybody = await members(scene, 3)
-        await settle(everybody, partitions=7)
-        assert {member.generation for member in everybody} == {1}
-        owned = [index for member in everybody for index in member.partitions[TOPIC]]
+        group = await members(scene, 3)
+        await settle(group, partitions=7)
+        assert {member.generation for member in group} == {1}
+        owned = [index for member in group for index in member.partitions[TOPIC]]
         assert sorted(owned) == list(range(7))
-        assert [await member.heartbeat() for member in everybody] == [ErrorCode.NONE] * 3
+        assert [await member.heartbeat() for member in group] == [ErrorCode.NONE] * 3
 
     on_broker(script)
 
@@ -52,11 +52,11 @@ def test_several_groups_each_have_all_partitions() -> None:
         for group in groups:
             assert sorted(index for member in group for index in member.partitions[TOPIC]) == [0, 1, 2, 3]
 
-    on_broker(script, settings=["offsets.topic.num.partitions=1"])  # so that one shard has to tell them apart
+    on_broker(script, settings=["offsets.topic.num.partitions=1"])
 
 
 @pytest.mark.proves("C5")
-def test_a_newcomer_makes_the_others_join_again() -> None:
+def test_new_member_triggers_a_rebalance() -> None:
     async def script(scene: Scene) -> None:
         await _ready(scene)
         first, second = await members(scene, 2)
@@ -74,11 +74,11 @@ def test_a_newcomer_makes_the_others_join_again() -> None:
 
 
 @pytest.mark.proves("C5")
-def test_leaving_is_answered_at_once_and_the_rest_share_anew() -> None:
+def test_leave_responds_at_once_and_triggers_a_rebalance() -> None:
     async def script(scene: Scene) -> None:
         await _ready(scene)
-        first, second = everybody = await members(scene, 2)
-        await settle(everybody, 4)
+        first, second = group = await members(scene, 2)
+        await settle(group, 4)
         began_s = scene.simulation.now_s
         answer = await second.leave()
         assert scene.simulation.now_s - began_s < 0.1
@@ -92,11 +92,11 @@ def test_leaving_is_answered_at_once_and_the_rest_share_anew() -> None:
 
 
 @pytest.mark.proves("C5")
-def test_whoever_is_silent_for_its_session_is_out_and_whoever_is_not_stays() -> None:
+def test_only_silent_member_is_evicted_at_its_session_timeout() -> None:
     async def script(scene: Scene) -> None:
         await _ready(scene)
-        alive, silent = everybody = await members(scene, 2)
-        await settle(everybody, 4)
+        alive, silent = group = await members(scene, 2)
+        await settle(group, 4)
         began_s = scene.simulation.now_s
         while await alive.heartbeat() is ErrorCode.NONE:
             await asyncio.sleep(1)
@@ -110,7 +110,7 @@ def test_whoever_is_silent_for_its_session_is_out_and_whoever_is_not_stays() -> 
 
 
 @pytest.mark.proves("C5")
-def test_a_static_member_that_restarts_costs_no_rebalance_and_fences_its_old_self() -> None:
+def test_static_member_restart_fences_the_old_one_without_a_rebalance() -> None:
     async def script(scene: Scene) -> None:
         await _ready(scene)
         other = Member(await scene.connect())
@@ -132,7 +132,7 @@ def test_a_static_member_that_restarts_costs_no_rebalance_and_fences_its_old_sel
     on_broker(script)
 
 
-def test_an_admin_sends_a_static_member_away_by_its_instance() -> None:
+def test_static_member_is_removed_by_its_instance_id() -> None:
     async def script(scene: Scene) -> None:
         await _ready(scene)
         member = Member(await scene.connect(), instance_id="kitchen")
@@ -149,7 +149,7 @@ def test_an_admin_sends_a_static_member_away_by_its_instance() -> None:
     on_broker(script)
 
 
-def test_a_new_member_is_given_an_id_and_must_come_back_with_it() -> None:
+def test_new_member_must_rejoin_with_its_assigned_id() -> None:
     async def script(scene: Scene) -> None:
         await _ready(scene)
         talker = await scene.connect()
@@ -164,7 +164,7 @@ def test_a_new_member_is_given_an_id_and_must_come_back_with_it() -> None:
 
 
 @pytest.mark.parametrize("version", range(10))
-def test_every_version_of_joining_and_syncing_leads_to_an_assignment(version: int) -> None:
+def test_join_and_sync_work_in_every_version(version: int) -> None:
     async def script(scene: Scene) -> None:
         await _ready(scene)
         member = Member(await scene.connect())
@@ -176,7 +176,7 @@ def test_every_version_of_joining_and_syncing_leads_to_an_assignment(version: in
     on_broker(script)
 
 
-def test_what_a_join_is_refused_for() -> None:
+def test_join_rejects_invalid_requests() -> None:
     async def script(scene: Scene) -> None:
         await _ready(scene)
         member = Member(await scene.connect())
@@ -191,8 +191,8 @@ def test_what_a_join_is_refused_for() -> None:
         assert await code(join_request("")) is ErrorCode.INVALID_GROUP_ID
         assert await code(join_request(session_timeout_ms=1)) is ErrorCode.INVALID_SESSION_TIMEOUT
         assert await code(join_request(session_timeout_ms=10_000_000)) is ErrorCode.INVALID_SESSION_TIMEOUT
-        assert await code(join_request(member_id="nobody")) is ErrorCode.UNKNOWN_MEMBER_ID
-        assert await code(join_request("new", member_id="nobody")) is ErrorCode.UNKNOWN_MEMBER_ID
+        assert await code(join_request(member_id="unknown")) is ErrorCode.UNKNOWN_MEMBER_ID
+        assert await code(join_request("new", member_id="unknown")) is ErrorCode.UNKNOWN_MEMBER_ID
         assert await code(join_request(protocol_type="connect")) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         assert await code(join_request(protocols={"other": b""})) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         assert await code(join_request("new", protocols={})) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -200,7 +200,7 @@ def test_what_a_join_is_refused_for() -> None:
     on_broker(script)
 
 
-def test_a_full_group_turns_further_members_away() -> None:
+def test_full_group_rejects_new_members() -> None:
     async def script(scene: Scene) -> None:
         await _ready(scene)
         first, second, third = await members(scene, 3)
@@ -211,7 +211,7 @@ def test_a_full_group_turns_further_members_away() -> None:
     on_broker(script, settings=["group.max.size=2"])
 
 
-def test_what_members_are_told_that_are_not_where_they_think() -> None:
+def test_stale_members_get_kafkas_error_codes() -> None:
     async def script(scene: Scene) -> None:
         await _ready(scene)
         member, stranger = await members(scene, 2)
@@ -236,10 +236,10 @@ def test_what_members_are_told_that_are_not_where_they_think() -> None:
     on_broker(script)
 
 
-def test_the_protocol_that_most_members_prefer_is_chosen() -> None:
+def test_protocol_with_the_most_votes_is_chosen() -> None:
     async def script(scene: Scene) -> None:
         await _ready(scene)
-        everybody = await members(scene, 3)
+        group = await members(scene, 3)
         said = subscription(TOPIC)
         preferences = [
             {"range": said, "sticky": said},
@@ -247,12 +247,12 @@ def test_the_protocol_that_most_members_prefer_is_chosen() -> None:
             {"sticky": said, "range": said},
         ]
         answers = await asyncio.gather(
-            *(member.join(protocols=each) for member, each in zip(everybody, preferences, strict=True))
+            *(member.join(protocols=each) for member, each in zip(group, preferences, strict=True))
         )
         assert {answer.protocol_name for answer in answers} == {"sticky"}
-        (leader,) = [member for member in everybody if member.is_leader]
-        assert sorted(each.member_id for each in leader.last_join.members) == sorted(m.member_id for m in everybody)
-        assert all(not member.last_join.members for member in everybody if member is not leader)
+        (leader,) = [member for member in group if member.is_leader]
+        assert sorted(each.member_id for each in leader.last_join.members) == sorted(m.member_id for m in group)
+        assert all(not member.last_join.members for member in group if member is not leader)
 
     on_broker(script)
 
@@ -260,9 +260,9 @@ def test_the_protocol_that_most_members_prefer_is_chosen() -> None:
 def test_followers_wait_for_the_leader_to_assign() -> None:
     async def script(scene: Scene) -> None:
         await _ready(scene)
-        everybody = await members(scene, 2)
-        await asyncio.gather(*(member.join() for member in everybody))
-        leader, follower = sorted(everybody, key=lambda member: not member.is_leader)
+        group = await members(scene, 2)
+        await asyncio.gather(*(member.join() for member in group))
+        leader, follower = sorted(group, key=lambda member: not member.is_leader)
         waiting = follower.talker.begin(5, sync_request(follower))
         await asyncio.sleep(1)
         assert not waiting.done()
@@ -273,7 +273,7 @@ def test_followers_wait_for_the_leader_to_assign() -> None:
     on_broker(script)
 
 
-def test_a_waiting_join_lets_requests_behind_it_begin_and_is_answered_first() -> None:
+def test_waiting_join_does_not_block_later_requests_and_responds_first() -> None:
     async def script(scene: Scene) -> None:
         await _ready(scene)
         talker = await scene.connect()
@@ -289,7 +289,7 @@ def test_a_waiting_join_lets_requests_behind_it_begin_and_is_answered_first() ->
     on_broker(script)
 
 
-def test_a_member_that_is_gone_while_it_waits_does_not_stop_the_others() -> None:
+def test_waiting_member_that_disconnects_does_not_block_the_group() -> None:
     async def script(scene: Scene) -> None:
         await _ready(scene)
         stays, goes = await members(scene, 2)

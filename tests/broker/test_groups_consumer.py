@@ -1,4 +1,4 @@
-"""Consumer groups (KIP-848) through the wire: heartbeats say who there is, answers say what to read."""
+"""Consumer groups (KIP-848) over the wire."""
 
 import asyncio
 from typing import Any
@@ -18,7 +18,7 @@ JOINING, LEAVING = 0, -1
 
 
 class Consumer:
-    """A member of a consumer group, with a connection of its own; it gives up what it is told to, at once."""
+    """A member of a consumer group, with its own connection; it revokes partitions at once."""
 
     def __init__(self, talker: Talker, member_id: str, group_id: str = "g", **described: Any) -> None:
         self.talker = talker
@@ -30,7 +30,7 @@ class Consumer:
         self.last: Any = None
 
     async def beat(self, **fields: Any) -> ErrorCode:
-        """One heartbeat; a joining one describes the member."""
+        """Send one heartbeat; a joining one describes the member."""
         if self.epoch == JOINING:
             fields = {**self.described, "topic_partitions": [], **fields}
         request = HEARTBEAT(
@@ -47,7 +47,7 @@ class Consumer:
         return ErrorCode(answer.error_code)
 
     async def acknowledge(self) -> ErrorCode:
-        """A heartbeat that says what it has now."""
+        """Report the owned partitions in a heartbeat."""
         owned = [HEARTBEAT.TopicPartitions(topic_id=topic_id, partitions=each) for topic_id, each in self.owned.items()]
         return await self.beat(topic_partitions=owned)
 
@@ -59,10 +59,10 @@ async def _consumers(scene: Scene, *names: str, **described: Any) -> list[Consum
     return [Consumer(await scene.connect(), name, **described) for name in names]
 
 
-async def _settle(everybody: list[Consumer], rounds: int = 6) -> None:
-    """Heartbeats and acknowledgements until all hands have changed."""
+async def _settle(group: list[Consumer], rounds: int = 6) -> None:
+    """Send heartbeats and acknowledgements until the assignment is stable."""
     for _ in range(rounds):
-        for consumer in everybody:
+        for consumer in group:
             assert (
                 await consumer.acknowledge() is ErrorCode.NONE
                 if consumer.epoch
@@ -83,7 +83,7 @@ async def _describe(talker: Talker, group_id: str = "g") -> Any:
 
 
 @pytest.mark.proves("C2")
-def test_members_are_given_every_partition_once_and_a_newcomer_gets_its_share() -> None:
+def test_partitions_are_assigned_once_and_rebalanced_to_a_new_member() -> None:
     async def script(scene: Scene) -> None:
         talker = await _ready(scene)
         (first,) = await _consumers(scene, "first")
@@ -104,22 +104,22 @@ def test_members_are_given_every_partition_once_and_a_newcomer_gets_its_share() 
 
 
 @pytest.mark.proves("C5")
-def test_a_topic_that_grows_is_given_out_to_the_last_partition() -> None:
+def test_new_partitions_are_assigned() -> None:
     async def script(scene: Scene) -> None:
         talker = await _ready(scene, partitions=2)
-        everybody = await _consumers(scene, "first", "second")
-        await _settle(everybody)
+        group = await _consumers(scene, "first", "second")
+        await _settle(group)
         grown = messages.CreatePartitionsRequest.CreatePartitionsTopic(name=TOPIC, count=5, assignments=None)
         answer = await talker.ask(3, messages.CreatePartitionsRequest(topics=[grown]))
         assert answer.results[0].error_code == 0
-        await _settle(everybody)
-        assert sorted(everybody[0].partitions() + everybody[1].partitions()) == [0, 1, 2, 3, 4]
+        await _settle(group)
+        assert sorted(group[0].partitions() + group[1].partitions()) == [0, 1, 2, 3, 4]
 
     on_broker(script)
 
 
 @pytest.mark.proves("C5")
-def test_a_pattern_is_given_topics_that_come_later() -> None:
+def test_regex_subscription_matches_topics_created_later() -> None:
     async def script(scene: Scene) -> None:
         await _ready(scene)
         (consumer,) = await _consumers(scene, "first", subscribed_topic_regex="t|later-.*", subscribed_topic_names=None)
@@ -135,7 +135,7 @@ def test_a_pattern_is_given_topics_that_come_later() -> None:
     on_broker(script)
 
 
-def test_a_pattern_that_cannot_be_read_is_refused_and_a_hostile_one_costs_nothing() -> None:
+def test_invalid_regex_is_rejected_and_an_expensive_one_is_bounded() -> None:
     async def script(scene: Scene) -> None:
         await _ready(scene)
         await scene.create("a" * 100)
@@ -149,11 +149,11 @@ def test_a_pattern_that_cannot_be_read_is_refused_and_a_hostile_one_costs_nothin
     on_broker(script)
 
 
-def test_members_go_by_leaving_and_by_silence() -> None:
+def test_members_are_removed_when_they_leave_or_expire() -> None:
     async def script(scene: Scene) -> None:
         talker = await _ready(scene)
-        first, second, third = everybody = await _consumers(scene, "first", "second", "third")
-        await _settle(everybody)
+        first, second, third = group = await _consumers(scene, "first", "second", "third")
+        await _settle(group)
         third.epoch = LEAVING
         assert await third.beat() is ErrorCode.NONE
         await _settle([first, second])
@@ -171,7 +171,7 @@ def test_members_go_by_leaving_and_by_silence() -> None:
 
 
 @pytest.mark.proves("C5")
-def test_a_static_member_comes_back_to_what_it_had() -> None:
+def test_static_member_rejoins_with_its_assignment() -> None:
     async def script(scene: Scene) -> None:
         await _ready(scene)
         other, old = await _consumers(scene, "other", "old")
@@ -189,26 +189,26 @@ def test_a_static_member_comes_back_to_what_it_had() -> None:
 
 
 @pytest.mark.proves("C3")
-def test_the_group_outlives_its_broker() -> None:
+def test_group_survives_a_broker_restart() -> None:
     async def script(scene: Scene) -> None:
         await _ready(scene)
-        everybody = await _consumers(scene, "first", "second")
-        await _settle(everybody)
-        before = [(each.epoch, each.partitions()) for each in everybody]
-        member: dict[str, Any] = {"generation_id_or_member_epoch": everybody[0].epoch, "member_id": "first"}
-        assert await commit(everybody[0].talker, {0: 9}, version=9, **member) == [ErrorCode.NONE]
+        group = await _consumers(scene, "first", "second")
+        await _settle(group)
+        before = [(each.epoch, each.partitions()) for each in group]
+        member: dict[str, Any] = {"generation_id_or_member_epoch": group[0].epoch, "member_id": "first"}
+        assert await commit(group[0].talker, {0: 9}, version=9, **member) == [ErrorCode.NONE]
         await scene.restart_after_crash()
         assert await committed(await scene.connect(), [0]) == {0: 9}
-        for consumer in everybody:
+        for consumer in group:
             consumer.talker = await scene.connect()
             assert await consumer.acknowledge() is ErrorCode.NONE
-        assert [(each.epoch, each.partitions()) for each in everybody] == before
+        assert [(each.epoch, each.partitions()) for each in group] == before
 
     on_broker(script)
 
 
 @pytest.mark.parametrize("version", [9, 10])
-def test_an_older_epoch_commits_what_the_member_has_had_since_and_nothing_else(version: int) -> None:
+def test_older_member_epoch_commits_only_partitions_owned_since(version: int) -> None:
     async def script(scene: Scene) -> None:
         await _ready(scene)
         first, second = await _consumers(scene, "first", "second")
@@ -230,7 +230,7 @@ def test_an_older_epoch_commits_what_the_member_has_had_since_and_nothing_else(v
     on_broker(script)
 
 
-def test_what_members_are_told_that_are_not_where_they_think() -> None:
+def test_stale_members_get_kafkas_error_codes() -> None:
     async def script(scene: Scene) -> None:
         await _ready(scene)
         member, other = await _consumers(scene, "member", "other")
@@ -250,7 +250,7 @@ def test_what_members_are_told_that_are_not_where_they_think() -> None:
     on_broker(script)
 
 
-def test_a_classic_member_and_a_consumer_live_in_one_group() -> None:
+def test_classic_and_consumer_members_share_a_group() -> None:
     async def script(scene: Scene) -> None:
         talker = await _ready(scene)
         classic = ClassicMember(await scene.connect())
@@ -277,7 +277,7 @@ async def _alter(talker: Talker, group_id: str, **configs: str) -> ErrorCode:
     return ErrorCode((await talker.ask(1, request(resources=[resource]))).responses[0].error_code)
 
 
-def test_a_group_has_a_pace_of_its_own() -> None:
+def test_group_configs_set_heartbeat_and_session_timeouts() -> None:
     async def script(scene: Scene) -> None:
         talker = await _ready(scene)
         (consumer,) = await _consumers(scene, "first")
@@ -292,16 +292,16 @@ def test_a_group_has_a_pace_of_its_own() -> None:
         assert consumer.last.heartbeat_interval_ms == 12_000
         asked = messages.DescribeConfigsRequest.DescribeConfigsResource(resource_type=32, resource_name="g")
         answer = await talker.ask(4, messages.DescribeConfigsRequest(resources=[asked]))
-        told = {each.name: (each.value, each.config_source) for each in answer.results[0].configs}
-        assert told["consumer.heartbeat.interval.ms"] == ("12000", 8)
-        assert told["consumer.session.timeout.ms"] == ("50000", 8)
-        assert told["share.auto.offset.reset"][1] == 5
+        configs = {each.name: (each.value, each.config_source) for each in answer.results[0].configs}
+        assert configs["consumer.heartbeat.interval.ms"] == ("12000", 8)
+        assert configs["consumer.session.timeout.ms"] == ("50000", 8)
+        assert configs["share.auto.offset.reset"][1] == 5
 
     on_broker(script)
 
 
 class SomeTopics:
-    """May do everything, but knows nothing of secret topics."""
+    """Allows everything except on secret topics."""
 
     generation = 0
 
@@ -310,7 +310,7 @@ class SomeTopics:
         return not hides or operation is Operation.CREATE
 
 
-def test_secret_topics_are_not_given_out() -> None:
+def test_unauthorized_topics_are_not_assigned() -> None:
     async def script(scene: Scene) -> None:
         await _ready(scene)
         await scene.create("secret", partitions=3)

@@ -1,4 +1,4 @@
-"""How far groups are behind: on the metrics page, and in a warning when it gets worse and worse."""
+"""Consumer group lag: in the metrics, and in a warning when it keeps growing."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ WATCHED = [f"moldau.group.lag.warning.ms={PATIENCE_S * 1000}"]
 
 
 @pytest.mark.proves("O1")
-def test_the_metrics_page_tells_offsets_and_lag_of_each_group() -> None:
+def test_metrics_report_offsets_and_lag_of_each_group() -> None:
     async def script(scene: Scene) -> None:
         await scene.create(TOPIC, partitions=2)
         talker = await scene.connect()
@@ -40,7 +40,7 @@ def test_the_metrics_page_tells_offsets_and_lag_of_each_group() -> None:
 
 
 @pytest.mark.proves("O2")
-def test_a_group_whose_lag_grows_for_long_is_named_in_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_group_with_growing_lag_is_named_in_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     async def script(scene: Scene) -> None:
         await scene.create(TOPIC)
         talker = await scene.connect()
@@ -76,8 +76,8 @@ async def _append(cluster: Cluster, leader: int, partition: int, records: int = 
 
 
 @pytest.mark.proves("O2")
-def test_a_group_that_falls_behind_on_another_broker_is_named_too(caplog: pytest.LogCaptureFixture) -> None:
-    """Each partition is on one broker alone: whoever looks after the group has no replica of the one that grows."""
+def test_growing_lag_on_another_broker_is_named_in_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """Each partition is on one broker alone: the coordinator has no replica of the one that grows."""
 
     async def script(cluster: Cluster) -> None:
         await cluster.create(TOPIC, partitions=3, replicas=1)
@@ -96,8 +96,8 @@ def test_a_group_that_falls_behind_on_another_broker_is_named_too(caplog: pytest
     assert "Group slow falls behind: its lag has grown for 10 s, to" in warning
 
 
-def test_a_leader_that_is_gone_does_not_hide_what_grows_elsewhere(caplog: pytest.LogCaptureFixture) -> None:
-    """What cannot be known now counts as it last was: as nothing, it would look like a group that catches up."""
+def test_dead_leader_does_not_hide_growing_lag_elsewhere(caplog: pytest.LogCaptureFixture) -> None:
+    """The lag of an unavailable partition counts as it last was; as 0, the group would seem to catch up."""
 
     async def script(cluster: Cluster) -> None:
         await cluster.create(TOPIC, partitions=3, replicas=1)
@@ -117,7 +117,7 @@ def test_a_leader_that_is_gone_does_not_hide_what_grows_elsewhere(caplog: pytest
     assert "Group slow falls behind: its lag has grown for 10 s, to 1" in warning
 
 
-def test_a_lag_that_stays_or_shrinks_in_between_does_not_count() -> None:
+def test_steady_or_shrinking_lag_is_not_reported() -> None:
     trends = Trends()
     patience_ms = 50.0
     steps = [10, 20, 30, 30, 40, 50, 45, 60, 70, 80, 90, 100, 110]
@@ -126,7 +126,7 @@ def test_a_lag_that_stays_or_shrinks_in_between_does_not_count() -> None:
     assert trends.check({}, 1_000.0, patience_ms) == []
 
 
-def test_a_group_that_is_ahead_of_its_log_is_not_behind() -> None:
+def test_committed_offset_beyond_the_log_end_has_no_lag() -> None:
     async def script(scene: Scene) -> None:
         await scene.create(TOPIC)
         talker = await scene.connect()

@@ -1,4 +1,4 @@
-"""Committed offsets through the wire: in every form they are kept, told, refused, and forgotten in time."""
+"""Committed offsets over the wire: commit, fetch, reject, delete, expire."""
 
 import asyncio
 from typing import Any
@@ -25,7 +25,7 @@ async def _ready(scene: Scene, partitions: int = 4) -> Talker:
 
 @pytest.mark.proves("C3")
 @pytest.mark.parametrize("version", range(2, 10))
-def test_an_offset_is_told_as_it_was_committed_in_every_version(version: int) -> None:
+def test_committed_offset_is_fetched_in_every_version(version: int) -> None:
     async def script(scene: Scene) -> None:
         talker = await _ready(scene)
         assert await commit(talker, {0: 7, 3: 9}, version=version, metadata="why") == [ErrorCode.NONE] * 2
@@ -42,7 +42,7 @@ def test_an_offset_is_told_as_it_was_committed_in_every_version(version: int) ->
 
 
 @pytest.mark.proves("C3")
-def test_topics_go_by_their_ids_from_version_ten_on() -> None:
+def test_topics_are_identified_by_id_from_version_10() -> None:
     async def script(scene: Scene) -> None:
         talker = await _ready(scene)
         topic_id = scene.node.broker.image.topic_id(TOPIC)
@@ -60,27 +60,27 @@ def test_topics_go_by_their_ids_from_version_ten_on() -> None:
     on_broker(script)
 
 
-def test_all_offsets_of_many_groups_are_told_at_once() -> None:
+def test_all_offsets_of_many_groups_are_fetched_in_one_request() -> None:
     async def script(scene: Scene) -> None:
         talker = await _ready(scene)
         for number in range(3):
             await commit(talker, {0: number, 1: number}, f"group-{number}")
         groups = [FETCH.OffsetFetchRequestGroup(group_id=f"group-{number}", topics=None) for number in range(4)]
         answer = await talker.ask(8, FETCH(groups=groups))
-        told = {
+        fetched = {
             group.group_id: {
                 each.partition_index: each.committed_offset for topic in group.topics for each in topic.partitions
             }
             for group in answer.groups
         }
-        assert told == {"group-0": {0: 0, 1: 0}, "group-1": {0: 1, 1: 1}, "group-2": {0: 2, 1: 2}, "group-3": {}}
+        assert fetched == {"group-0": {0: 0, 1: 0}, "group-1": {0: 1, 1: 1}, "group-2": {0: 2, 1: 2}, "group-3": {}}
         old = await talker.ask(2, FETCH(group_id="group-1", topics=None))
         assert [each.committed_offset for each in old.topics[0].partitions] == [1, 1]
 
     on_broker(script)
 
 
-def test_each_partition_of_a_commit_is_taken_or_refused_by_itself() -> None:
+def test_partitions_of_a_commit_are_accepted_or_rejected_individually() -> None:
     async def script(scene: Scene) -> None:
         talker = await _ready(scene)
         request = messages.OffsetCommitRequest
@@ -98,9 +98,9 @@ def test_each_partition_of_a_commit_is_taken_or_refused_by_itself() -> None:
             request.OffsetCommitRequestTopic(name="missing", partitions=[partition(0)]),
         ]
         answer = await talker.ask(8, request(group_id="g", topics=topics))
-        told = {topic.name: {p.partition_index: p.error_code for p in topic.partitions} for topic in answer.topics}
+        codes = {topic.name: {p.partition_index: p.error_code for p in topic.partitions} for topic in answer.topics}
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert told == {
+        assert codes == {
             TOPIC: {0: 0, 99: unknown, -1: unknown, 1: ErrorCode.OFFSET_METADATA_TOO_LARGE},
             "missing": {0: unknown},
         }
@@ -111,7 +111,7 @@ def test_each_partition_of_a_commit_is_taken_or_refused_by_itself() -> None:
     on_broker(script)
 
 
-def test_whoever_commits_must_be_of_the_present_generation() -> None:
+def test_commit_requires_the_current_generation() -> None:
     async def script(scene: Scene) -> None:
         talker = await _ready(scene)
         assert await commit(talker, {0: 1}, generation_id_or_member_epoch=1, member_id="m") == [
@@ -131,7 +131,7 @@ def test_whoever_commits_must_be_of_the_present_generation() -> None:
     on_broker(script)
 
 
-def test_offsets_are_deleted_where_nobody_reads_the_topic() -> None:
+def test_offset_delete_rejects_subscribed_topics() -> None:
     async def script(scene: Scene) -> None:
         talker = await _ready(scene)
         await scene.create("idle", partitions=2)
@@ -160,7 +160,7 @@ def test_offsets_are_deleted_where_nobody_reads_the_topic() -> None:
     on_broker(script)
 
 
-def test_the_offsets_of_a_deleted_topic_go_and_a_new_one_of_its_name_begins_without() -> None:
+def test_recreated_topic_has_no_committed_offsets() -> None:
     async def script(scene: Scene) -> None:
         talker = await _ready(scene)
         await scene.create("stays")
@@ -179,14 +179,14 @@ def test_the_offsets_of_a_deleted_topic_go_and_a_new_one_of_its_name_begins_with
     on_broker(script)
 
 
-def test_offsets_are_forgotten_when_their_group_has_been_empty_for_long() -> None:
+def test_offsets_expire_when_their_group_has_been_empty() -> None:
     async def script(scene: Scene) -> None:
         talker = await _ready(scene)
         member = Member(await scene.connect())
         await member.settle(4)
         await member.commit({0: 5})
         await commit(talker, {0: 5}, "without-members")
-        for _ in range(30):  # minutes, in which the member lives
+        for _ in range(30):  # minutes with a live member
             for _ in range(12):
                 await asyncio.sleep(5)
                 assert await member.heartbeat() is ErrorCode.NONE
@@ -205,7 +205,7 @@ def test_offsets_are_forgotten_when_their_group_has_been_empty_for_long() -> Non
     on_broker(script, settings=["offsets.retention.minutes=10", "offsets.retention.check.interval.ms=60000"])
 
 
-def test_clients_neither_write_to_the_offsets_topic_nor_let_it_grow() -> None:
+def test_clients_may_not_write_to_or_extend_the_offsets_topic() -> None:
     async def script(scene: Scene) -> None:
         talker = await _ready(scene)
         answer = await produce(talker, OFFSETS_TOPIC, batch(b"forged", key=b"\x00\x01"))
@@ -218,7 +218,7 @@ def test_clients_neither_write_to_the_offsets_topic_nor_let_it_grow() -> None:
     on_broker(script)
 
 
-def test_the_offsets_topic_is_made_as_the_settings_want_it_whoever_asks_first() -> None:
+def test_offsets_topic_is_created_with_the_configured_partitions() -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
         asked = messages.MetadataRequest.MetadataRequestTopic(name=OFFSETS_TOPIC)
@@ -248,7 +248,7 @@ def test_offsets_survive_in_every_codec(codec: int) -> None:
 
 
 class SomeTopics:
-    """May do everything, but knows nothing of topics whose names do not begin with `t`."""
+    """Allows everything, except on topics whose names do not begin with `t`."""
 
     generation = 0
 
@@ -256,7 +256,7 @@ class SomeTopics:
         return resource.kind is not ResourceKind.TOPIC or operation is Operation.CREATE or resource.name.startswith("t")
 
 
-def test_offsets_of_topics_that_one_may_not_see_are_refused_or_left_out() -> None:
+def test_offsets_of_unauthorized_topics_are_rejected_or_omitted() -> None:
     async def script(scene: Scene) -> None:
         talker = await _ready(scene)
         await scene.create("secret")
@@ -264,8 +264,8 @@ def test_offsets_of_topics_that_one_may_not_see_are_refused_or_left_out() -> Non
         assert await commit(talker, {0: 1}, topic="secret") == [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
         asked = [FETCH.OffsetFetchRequestTopics(name=name, partition_indexes=[0]) for name in (TOPIC, "secret")]
         answer = await talker.ask(8, FETCH(groups=[FETCH.OffsetFetchRequestGroup(group_id="g", topics=asked)]))
-        told = {topic.name: topic.partitions[0].error_code for topic in answer.groups[0].topics}
-        assert told == {TOPIC: 0, "secret": ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+        codes = {topic.name: topic.partitions[0].error_code for topic in answer.groups[0].topics}
+        assert codes == {TOPIC: 0, "secret": ErrorCode.TOPIC_AUTHORIZATION_FAILED}
         request = messages.OffsetDeleteRequest
         topic = request.OffsetDeleteRequestTopic(name="secret", partitions=[request.OffsetDeleteRequestPartition()])
         deleted = await talker.ask(0, request(group_id="g", topics=[topic]))

@@ -39,9 +39,9 @@ def fast_path(monkeypatch: pytest.MonkeyPatch) -> FastPathCount:
 async def settled(scene: Scene, count: int = 1) -> list[Member]:
     await scene.create(TOPIC, partitions=2)
     await find_coordinator(await scene.connect())
-    everybody = await members(scene, count)
-    await settle(everybody, partitions=2)
-    return everybody
+    joined = await members(scene, count)
+    await settle(joined, partitions=2)
+    return joined
 
 
 def heartbeat_request(member: Member) -> messages.HeartbeatRequest:
@@ -73,19 +73,19 @@ def test_consumer_heartbeat_responds_like_the_handler(version: int, fast_path: F
         joining = HEARTBEAT(
             group_id="g", member_id="m", rebalance_timeout_ms=1000, subscribed_topic_names=[TOPIC], topic_partitions=[]
         )
-        told = await talker.ask(version, joining)
+        response = await talker.ask(version, joining)
         owned = [
             HEARTBEAT.TopicPartitions(topic_id=each.topic_id, partitions=each.partitions)
-            for each in told.assignment.topic_partitions
+            for each in response.assignment.topic_partitions
         ]
-        epoch = told.member_epoch
+        epoch = response.member_epoch
         await talker.ask(version, HEARTBEAT(group_id="g", member_id="m", member_epoch=epoch, topic_partitions=owned))
         bare = HEARTBEAT(group_id="g", member_id="m", member_epoch=epoch, topic_partitions=None)
         responses = [await talker.ask(version, bare) for _ in range(5)]
         assert fast_path.count == 4
         handled = await (await scene.connect()).ask(version, bare)
         assert responses == [handled] * 5
-        await scene.create("other")  # the image is another one: the group is looked at again, and all is as it was
+        await scene.create("other")  # a new image: the group is evaluated again, with the same result
         assert await talker.ask(version, bare) == handled
 
     on_broker(script)
@@ -98,26 +98,26 @@ def test_consumer_heartbeat_reports_a_new_member_epoch() -> None:
         await scene.create("other")
         talker = await scene.connect()
         await find_coordinator(talker)
-        heard = 0
+        epoch = 0
         owned: list[HEARTBEAT.TopicPartitions] = []
         for topics in ([TOPIC], [TOPIC, "other"]):
             joining = HEARTBEAT(
                 group_id="g",
                 member_id="m",
-                member_epoch=heard,
+                member_epoch=epoch,
                 rebalance_timeout_ms=1000,
                 subscribed_topic_names=topics,
                 topic_partitions=owned,
             )
-            told = await talker.ask(1, joining)
+            response = await talker.ask(1, joining)
             owned = [
                 HEARTBEAT.TopicPartitions(topic_id=each.topic_id, partitions=each.partitions)
-                for each in told.assignment.topic_partitions
+                for each in response.assignment.topic_partitions
             ]
-            assert told.member_epoch > heard
-            heard = told.member_epoch
-            bare = HEARTBEAT(group_id="g", member_id="m", member_epoch=heard, topic_partitions=None)
-            assert [(await talker.ask(1, bare)).member_epoch for _ in range(4)] == [heard] * 4
+            assert response.member_epoch > epoch
+            epoch = response.member_epoch
+            bare = HEARTBEAT(group_id="g", member_id="m", member_epoch=epoch, topic_partitions=None)
+            assert [(await talker.ask(1, bare)).member_epoch for _ in range(4)] == [epoch] * 4
 
     on_broker(script)
 
@@ -145,9 +145,9 @@ def test_repeated_heartbeat_reports_a_rebalance(fast_path: FastPathCount) -> Non
         assert fast_path.count == 2
         newcomer = Member(await scene.connect())
         joining = asyncio.create_task(newcomer.settle(2))
-        while (heard := await member.heartbeat()) is ErrorCode.NONE:
+        while (code := await member.heartbeat()) is ErrorCode.NONE:
             await asyncio.sleep(0.1)
-        assert heard is ErrorCode.REBALANCE_IN_PROGRESS
+        assert code is ErrorCode.REBALANCE_IN_PROGRESS
         await member.settle(2)
         await joining
         assert await member.heartbeat() is ErrorCode.NONE
@@ -235,7 +235,7 @@ def test_cache_is_bounded_in_count_and_size() -> None:
 
 
 class ReadLate:
-    """Whether the broker lets the newest connection be read late."""
+    """Whether the newest connection is delay tolerant: read late."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.served: list[connection.ServedConnection] = []
@@ -261,7 +261,7 @@ def test_heartbeat_connection_is_read_late_until_another_request_comes(monkeypat
         talker = await scene.connect()
         request = heartbeat_request(member)
         for number in range(connection.DELAY_TOLERANT_MIN + 3):
-            assert read_late.newest == (number > connection.DELAY_TOLERANT_MIN)  # the handler takes the first
+            assert read_late.newest == (number > connection.DELAY_TOLERANT_MIN)  # the handler handles the first
             await talker.ask(4, request)
         assert read_late.newest
         await talker.ask(12, messages.MetadataRequest(topics=None))

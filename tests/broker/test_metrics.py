@@ -1,4 +1,4 @@
-"""What Prometheus reads: the names that dashboards use, and numbers that are true."""
+"""Prometheus metrics: their names, kinds and values."""
 
 import re
 
@@ -67,7 +67,7 @@ def test_traffic_logs_and_requests_are_counted() -> None:
     on_broker(script)
 
 
-def test_every_metric_of_the_catalogue_is_on_the_page_with_its_kind() -> None:
+def test_every_catalogued_metric_is_exported_with_its_kind() -> None:
     async def script(scene: Scene) -> None:
         page = await page_of(scene)
         for metric in CATALOGUE:
@@ -76,7 +76,7 @@ def test_every_metric_of_the_catalogue_is_on_the_page_with_its_kind() -> None:
     on_broker(script)
 
 
-def test_a_node_alone_leads_everything_and_controls_itself() -> None:
+def test_single_node_leads_all_partitions_and_is_the_active_controller() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("clicks", 3)
         found = samples(await page_of(scene))
@@ -94,7 +94,7 @@ def test_a_node_alone_leads_everything_and_controls_itself() -> None:
     on_broker(script)
 
 
-def test_totals_do_not_go_down_when_a_topic_is_deleted() -> None:
+def test_totals_do_not_decrease_when_a_topic_is_deleted() -> None:
     async def script(scene: Scene) -> None:
         from moldau.wire.messages import DeleteTopicsRequest
 
@@ -108,7 +108,7 @@ def test_totals_do_not_go_down_when_a_topic_is_deleted() -> None:
     on_broker(script)
 
 
-def test_other_paths_are_not_found_and_health_is() -> None:
+def test_health_path_responds_and_unknown_paths_are_not_found() -> None:
     async def script(scene: Scene) -> None:
         pages = MetricsEndpoint(scene.node.broker, [], scene.node._listeners.limits)
         assert (await pages.page("/health"))[0] == 200
@@ -128,8 +128,8 @@ def test_quantiles_are_upper_bounds_within_a_factor_of_two() -> None:
 
 
 @pytest.mark.proves("O1", part="broker")
-def test_the_buckets_of_a_histogram_are_there_before_anything_falls_into_them() -> None:
-    """Prometheus takes the first value that it sees of a bucket as what was there before, not as news."""
+def test_histogram_buckets_exist_before_the_first_observation() -> None:
+    """Prometheus does not count the first value that it sees of a bucket as an increase."""
 
     def buckets(meter: LatencyMeter) -> list[str]:
         return [line.split()[0] for line in list(histogram(catalogue.LOOP_STALL, meter))[1:]]

@@ -1,4 +1,4 @@
-"""Connections between nodes: kept, opened again, bounded in time; and what is heard of a peer that dies."""
+"""Connections between nodes: pooled, reopened, limited in time and number; detection of dead peers."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -14,7 +14,7 @@ from moldau.wire.messages import ApiVersionsRequest, DescribeClusterRequest, Fet
 
 
 def with_peers(script: Callable[[Scene, Peers], Coroutine[Any, Any, None]]) -> None:
-    """A node, and another one's connections to it."""
+    """Run a script with a node, and another node's connections to it."""
 
     async def play(scene: Scene) -> None:
         peers = Peers(scene.simulation.network.host("peer"), scene.host.clock, "peer-2")
@@ -37,7 +37,7 @@ def connections_of(scene: Scene) -> int:
     return sum(each.local.host == "peer" for each in scene.simulation.network._connections)
 
 
-def test_questions_of_one_purpose_share_a_connection() -> None:
+def test_requests_of_one_purpose_share_a_connection() -> None:
     async def script(scene: Scene, peers: Peers) -> None:
         answers = await asyncio.gather(*(cluster_id(peers) for _ in range(20)))
         assert set(answers) == {scene.node.cluster_id}
@@ -48,7 +48,7 @@ def test_questions_of_one_purpose_share_a_connection() -> None:
     with_peers(script)
 
 
-def test_a_peer_that_comes_back_is_asked_again_over_a_new_connection() -> None:
+def test_restarted_peer_is_reached_over_a_new_connection() -> None:
     async def script(scene: Scene, peers: Peers) -> None:
         lost: list[tuple[Address, str]] = []
         peers.on_lost.append(lambda address, reason: lost.append((address, reason)))
@@ -65,7 +65,7 @@ def test_a_peer_that_comes_back_is_asked_again_over_a_new_connection() -> None:
 
 
 @pytest.mark.proves("H6")
-def test_a_peer_that_is_gone_is_not_knocked_at_all_the_time() -> None:
+def test_reconnects_to_a_dead_peer_back_off() -> None:
     async def script(scene: Scene, peers: Peers) -> None:
         scene.host.crash()
         began_s, tries = scene.simulation.now_s, 0
@@ -79,7 +79,7 @@ def test_a_peer_that_is_gone_is_not_knocked_at_all_the_time() -> None:
 
 
 @pytest.mark.proves("H3")
-def test_silence_ends_a_question_in_time_whether_the_connection_stands_or_not() -> None:
+def test_request_to_a_silent_peer_times_out() -> None:
     async def script(scene: Scene, peers: Peers) -> None:
         await cluster_id(peers)
         scene.simulation.network.cut_both("peer", "broker")
@@ -93,7 +93,7 @@ def test_silence_ends_a_question_in_time_whether_the_connection_stands_or_not() 
     with_peers(script)
 
 
-def test_only_a_port_that_nobody_listens_at_refuses() -> None:
+def test_only_a_port_without_a_listener_counts_as_refused() -> None:
     async def script(scene: Scene, peers: Peers) -> None:
         assert not await peers.is_refused(BROKER)
         assert await peers.is_refused(Address("broker", 9))
@@ -103,7 +103,7 @@ def test_only_a_port_that_nobody_listens_at_refuses() -> None:
     with_peers(script)
 
 
-def test_those_who_wait_when_it_closes_hear_of_it() -> None:
+def test_waiting_requests_fail_when_the_connection_closes() -> None:
     async def script(scene: Scene, peers: Peers) -> None:
         await cluster_id(peers)
         scene.simulation.network.cut_both("peer", "broker")
@@ -130,7 +130,7 @@ def fetch_of(topic_id: bytes, offset: int = 0) -> FetchRequest:
 
 
 @pytest.mark.proves("H1", part="the in-sync set")
-def test_an_answer_can_be_borrowed_and_its_hearer_asks_again_at_once() -> None:
+def test_borrowed_response_is_valid_and_its_callback_can_send_again() -> None:
     async def script(scene: Scene, peers: Peers) -> None:
         await scene.create("t")
         talker = await scene.connect()
@@ -138,29 +138,29 @@ def test_an_answer_can_be_borrowed_and_its_hearer_asks_again_at_once() -> None:
         request = fetch_of(scene.node.broker.image.topics["t"].topic_id)
         link = await peers.connect(BROKER, "", 5000)
         assert peers.link_to(BROKER, "") is link
-        heard: list[bytes] = []
+        received: list[bytes] = []
         owners: list[object] = []
-        all_heard = asyncio.get_running_loop().create_future()
+        all_received = asyncio.get_running_loop().create_future()
 
-        def hear(answer: Any) -> None:
+        def receive(answer: Any) -> None:
             records = answer.responses[0].partitions[0].records
-            heard.append(bytes(records))
+            received.append(bytes(records))
             owners.append(records.obj)
-            if len(heard) < 3:
-                link.send_borrowing(request, timeout_ms=5000, on_response=hear, on_error=all_heard.set_exception)
+            if len(received) < 3:
+                link.send_borrowing(request, timeout_ms=5000, on_response=receive, on_error=all_received.set_exception)
             else:
-                all_heard.set_result(None)
+                all_received.set_result(None)
 
-        link.send_borrowing(request, timeout_ms=5000, on_response=hear, on_error=all_heard.set_exception)
-        copied = link.send(request)  # its answer comes before that of the second that is borrowed
-        await all_heard
-        assert heard == [bytes((await copied).responses[0].partitions[0].records)] * 3
+        link.send_borrowing(request, timeout_ms=5000, on_response=receive, on_error=all_received.set_exception)
+        copied = link.send(request)  # its response comes before that of the second borrowed one
+        await all_received
+        assert received == [bytes((await copied).responses[0].partitions[0].records)] * 3
         assert not any(isinstance(each, bytes) for each in owners)  # the connection's own buffer
 
     with_peers(script)
 
 
-def test_who_borrows_an_answer_hears_when_there_will_be_none() -> None:
+def test_borrower_is_notified_when_no_response_will_come() -> None:
     async def script(scene: Scene, peers: Peers) -> None:
         link = await peers.connect(BROKER, "", 5000)
         await link.send(ApiVersionsRequest())
@@ -176,13 +176,13 @@ def test_who_borrows_an_answer_hears_when_there_will_be_none() -> None:
         await asyncio.sleep(0.1)
         assert [type(each) for each in failures] == [ConnectionLost]
         assert peers.link_to(BROKER, "") is None
-        borrow()  # of a link that is closed: at once
+        borrow()  # of a closed link: at once
         assert [type(each) for each in failures] == [ConnectionLost] * 2
 
     with_peers(script)
 
 
-def test_connections_are_bounded_and_the_one_used_longest_ago_goes_first() -> None:
+def test_connections_are_bounded_and_the_least_recently_used_is_closed() -> None:
     async def script(scene: Scene, peers: Peers) -> None:
         await cluster_id(peers, purpose="old")
         for number in range(LINKS_MAX - 1):

@@ -1,4 +1,4 @@
-"""Produce, to its last error code."""
+"""Produce: offsets, error codes, acks, idempotence, compression, timestamps."""
 
 import asyncio
 import struct
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.proves("P1")
 
 
 @pytest.mark.parametrize("version", range(3, 13))
-def test_a_batch_gets_the_next_offsets_in_every_version(version: int) -> None:
+def test_batch_gets_the_next_offsets_in_every_version(version: int) -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         talker = await scene.connect()
@@ -28,7 +28,7 @@ def test_a_batch_gets_the_next_offsets_in_every_version(version: int) -> None:
     on_broker(script)
 
 
-def test_topics_are_named_by_id_from_version_13_on() -> None:
+def test_topics_are_identified_by_id_from_version_13() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         talker = await scene.connect()
@@ -43,7 +43,7 @@ def test_topics_are_named_by_id_from_version_13_on() -> None:
     on_broker(script)
 
 
-def spoiled(position: int, value: int) -> bytearray:
+def corrupted(position: int, value: int) -> bytearray:
     records = batch(b"hello")
     records[position] = value
     return records
@@ -56,9 +56,9 @@ def two_batches() -> bytearray:
 @pytest.mark.parametrize(
     ("records", "code"),
     [
-        (spoiled(65, 255), ErrorCode.CORRUPT_MESSAGE),  # the checksum does not fit
-        (spoiled(16, 1), ErrorCode.INVALID_RECORD),  # an old magic
-        (spoiled(16, 9), ErrorCode.CORRUPT_MESSAGE),  # an unknown magic
+        (corrupted(65, 255), ErrorCode.CORRUPT_MESSAGE),  # the checksum does not match
+        (corrupted(16, 1), ErrorCode.INVALID_RECORD),  # an old magic
+        (corrupted(16, 9), ErrorCode.CORRUPT_MESSAGE),  # an unknown magic
         (two_batches(), ErrorCode.INVALID_RECORD),
         (batch(b"a")[:40], ErrorCode.INVALID_RECORD),
         (b"", ErrorCode.INVALID_RECORD),
@@ -67,7 +67,7 @@ def two_batches() -> bytearray:
         (batch(b"a", timestamp=4_000_000_000_000), ErrorCode.INVALID_TIMESTAMP),
     ],
 )
-def test_a_bad_batch_is_refused_with_the_code_kafka_gives(records: bytes, code: ErrorCode) -> None:
+def test_invalid_batch_is_rejected_with_kafkas_error_code(records: bytes, code: ErrorCode) -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         talker = await scene.connect()
@@ -81,20 +81,20 @@ def test_a_bad_batch_is_refused_with_the_code_kafka_gives(records: bytes, code: 
     on_broker(script)
 
 
-def test_unknown_partitions_and_acks_are_refused() -> None:
+def test_unknown_partitions_and_acks_are_rejected() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         talker = await scene.connect()
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert (await produce(talker, "nowhere", batch(b"a"))).error_code == unknown
         assert (await produce(talker, "t", batch(b"a"), partition=7)).error_code == unknown
-        for _ in range(3):  # again: what is repeated takes another way
+        for _ in range(3):  # a repeated request takes the fast path
             assert (await produce(talker, "t", batch(b"a"), acks=3)).error_code == ErrorCode.INVALID_REQUIRED_ACKS
 
     on_broker(script)
 
 
-def test_zstd_is_refused_before_version_7() -> None:
+def test_zstd_is_rejected_before_version_7() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         talker = await scene.connect()
@@ -106,12 +106,12 @@ def test_zstd_is_refused_before_version_7() -> None:
 
 
 @pytest.mark.proves("P3")
-def test_a_transactional_batch_without_its_transactional_id_is_refused() -> None:
+def test_transactional_batch_without_a_transactional_id_is_rejected() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         talker = await scene.connect()
         records = batch(b"a", producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
-        for _ in range(3):  # also when the request is known by heart
+        for _ in range(3):  # the fast path, too
             assert (await produce(talker, "t", batch(b"plain"))).error_code == 0
             answer = await produce(talker, "t", records)
             assert answer.error_code in (
@@ -123,7 +123,7 @@ def test_a_transactional_batch_without_its_transactional_id_is_refused() -> None
     on_broker(script)
 
 
-def test_without_acks_there_is_no_answer_and_the_next_request_is_answered() -> None:
+def test_acks_0_gets_no_response() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         talker = await scene.connect()
@@ -133,7 +133,7 @@ def test_without_acks_there_is_no_answer_and_the_next_request_is_answered() -> N
     on_broker(script)
 
 
-def test_a_failed_produce_without_acks_closes_the_connection() -> None:
+def test_failed_produce_with_acks_0_closes_the_connection() -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
         talker.begin(9, produce_request("nowhere", batch(b"a"), acks=0), has_answer=False)
@@ -143,7 +143,7 @@ def test_a_failed_produce_without_acks_closes_the_connection() -> None:
     on_broker(script)
 
 
-def test_requests_of_one_connection_append_in_the_order_they_were_sent() -> None:
+def test_requests_of_one_connection_append_in_order() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         talker = await scene.connect()
@@ -156,7 +156,7 @@ def test_requests_of_one_connection_append_in_the_order_they_were_sent() -> None
 
 @pytest.mark.proves("P2")
 class TestIdempotence:
-    """(producer id, epoch, sequence) de-duplicated."""
+    """Deduplication by producer id, epoch and sequence."""
 
     @staticmethod
     async def sent(scene: Scene, *sequences: int, epoch: int = 0) -> list[Any]:
@@ -169,7 +169,7 @@ class TestIdempotence:
             answers.append(await produce(talker, "t", records))
         return answers
 
-    def test_a_repeated_batch_is_answered_with_its_first_offset_and_not_written_again(self) -> None:
+    def test_duplicate_batch_returns_its_first_offset_and_is_not_appended(self) -> None:
         async def script(scene: Scene) -> None:
             answers = await self.sent(scene, 0, 1, 1, 0, 2)
             assert [each.error_code for each in answers] == [0] * 5
@@ -177,7 +177,7 @@ class TestIdempotence:
 
         on_broker(script)
 
-    def test_a_gap_is_out_of_order(self) -> None:
+    def test_sequence_gap_is_out_of_order(self) -> None:
         async def script(scene: Scene) -> None:
             answers = await self.sent(scene, 0, 5, 1)
             codes = [each.error_code for each in answers]
@@ -185,7 +185,7 @@ class TestIdempotence:
 
         on_broker(script)
 
-    def test_an_old_epoch_is_fenced(self) -> None:
+    def test_old_epoch_is_fenced(self) -> None:
         async def script(scene: Scene) -> None:
             await scene.create("t")
             talker = await scene.connect()
@@ -198,7 +198,7 @@ class TestIdempotence:
 
         on_broker(script)
 
-    def test_producers_are_remembered_over_a_crash(self) -> None:
+    def test_producer_state_survives_a_crash(self) -> None:
         async def script(scene: Scene) -> None:
             await scene.create("t")
             talker = await scene.connect()
@@ -216,7 +216,7 @@ class TestIdempotence:
         on_broker(script)
 
 
-def test_a_compacted_topic_wants_keys() -> None:
+def test_compacted_topic_requires_keys() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t", cleanup_policy="compact")
         talker = await scene.connect()
@@ -226,7 +226,7 @@ def test_a_compacted_topic_wants_keys() -> None:
     on_broker(script)
 
 
-def test_a_topic_with_a_codec_of_its_own_recompresses() -> None:
+def test_topic_with_its_own_codec_recompresses() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t", compression_type="lz4")
         talker = await scene.connect()
@@ -240,7 +240,7 @@ def test_a_topic_with_a_codec_of_its_own_recompresses() -> None:
 
 @pytest.mark.proves("S9")
 @pytest.mark.parametrize("codec", list(Compression))
-def test_a_batch_is_served_as_the_producer_sent_it(codec: Compression) -> None:
+def test_batch_is_served_as_the_producer_sent_it(codec: Compression) -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         talker = await scene.connect()
@@ -265,7 +265,7 @@ def test_log_append_time_is_the_brokers_time() -> None:
 
 
 @pytest.mark.proves("S6")
-def test_where_every_message_is_synced_nothing_is_seen_or_acknowledged_before() -> None:
+def test_flushed_topic_neither_acknowledges_nor_serves_before_the_sync() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t", flush_messages=1)
         for number in range(8):
@@ -280,7 +280,7 @@ def test_where_every_message_is_synced_nothing_is_seen_or_acknowledged_before() 
     on_broker(script)
 
 
-def test_several_topics_and_partitions_are_answered_one_by_one() -> None:
+def test_topics_and_partitions_have_individual_responses() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("a", 2)
         talker = await scene.connect()

@@ -7,7 +7,7 @@ import pytest
 from broker_scene import Talker, batch, produce_request
 from cluster_scene import BROKER, ONE_CONTROLLER, Cluster, on_cluster
 from replica_scene import are_same, contents, copy_of, create, elect_preferred, send, values, where
-from test_gathering import in_one_piece
+from test_append_coalescing import in_one_piece
 
 from moldau.broker.fastpath.produce import ProduceFastPath
 from moldau.broker.partitions import waiters
@@ -20,7 +20,7 @@ QUICK = ("replica.lag.time.max.ms=1000", "broker.session.timeout.ms=60000")
 
 @pytest.fixture(autouse=True)
 def handled(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """An entry for each request that the fast path handles."""
+    """Return an entry for each request that the fast path handles."""
     done: list[bool] = []
     original = ProduceFastPath.try_handle
 
@@ -49,10 +49,10 @@ def test_acks_all_waits_for_every_in_sync_replica(version: int, handled: list[bo
     async def script(cluster: Cluster) -> None:
         await create(cluster)
         talker = await cluster.connect(2)
-        told = [b"%d" % number for number in range(40)]
-        assert await answers(sent(talker, *told, version=version)) == [(0, number) for number in range(40)]
+        produced = [b"%d" % number for number in range(40)]
+        assert await answers(sent(talker, *produced, version=version)) == [(0, number) for number in range(40)]
         for node_id in (1, 2, 3):
-            assert values(contents(copy_of(cluster, node_id))) == told
+            assert values(contents(copy_of(cluster, node_id))) == produced
         assert len(handled) >= 39
 
     on_cluster(script)
@@ -153,7 +153,7 @@ def test_abandoned_waiters_are_dropped_while_nothing_is_committed(
 def test_rejected_batch_gets_one_response_between_waiting_ones(handled: list[bool]) -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
-        await asyncio.sleep(IN_FLIGHT_MS / 1000)  # until a gap is told as one
+        await asyncio.sleep(IN_FLIGHT_MS / 1000)  # until a gap is reported as one
         talker = await cluster.connect(2)
 
         def numbered(*sequences: int) -> "list[asyncio.Future[Any]]":

@@ -1,4 +1,4 @@
-"""What a follower says in its fetches when partitions come and go while two are under way."""
+"""The fetches of a follower when partitions are added and removed while two are in flight."""
 
 import asyncio
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ LATER_CODE = 999
 
 
 class Wire:
-    """Takes fetches, and answers when it is told to."""
+    """Records fetches, and responds on demand."""
 
     def __init__(self) -> None:
         self.requests: list[Any] = []
@@ -46,7 +46,7 @@ class Wire:
         return True
 
     def answer(self, response: FetchResponse | None = None) -> None:
-        """The oldest one, with nothing new unless told otherwise."""
+        """Answer the oldest fetch, by default with an empty response."""
         self._callbacks.pop(0)(response or FetchResponse(session_id=5, responses=[]))
 
     @property
@@ -70,7 +70,7 @@ def fetcher_on(wire: Wire) -> ReplicaFetcher:
 
 
 class Stand:
-    """For a partition that is followed, in one leader epoch."""
+    """A followed partition, in one leader epoch."""
 
     def __init__(self, **fields: object) -> None:
         vars(self).update(fields)
@@ -99,7 +99,7 @@ def forgotten(request: Any) -> list[int]:
 
 
 async def in_session(wire: Wire, fetcher: ReplicaFetcher, *followed: Any) -> None:
-    """They are named, answered, and two fetches are under way."""
+    """Name them, answer, and let two fetches be in flight."""
     for each in followed:
         fetcher.add(each)
     await asyncio.sleep(0)
@@ -110,14 +110,14 @@ async def in_session(wire: Wire, fetcher: ReplicaFetcher, *followed: Any) -> Non
 
 
 @pytest.mark.proves("H5", part="fencing")
-def test_whoever_leads_in_the_end_leaves_its_old_session_however_often_its_leader_changed_before() -> None:
+def test_removed_partition_is_forgotten_after_repeated_leader_changes() -> None:
     async def play() -> None:
         wire = Wire()
         fetcher = fetcher_on(wire)
         first, second = new(0), new(0)
         await in_session(wire, fetcher, first)
         fetcher.remove(first)
-        fetcher.add(second)  # the same leader in its next epoch, which nothing can be said of yet
+        fetcher.add(second)  # the same leader in its next epoch, not yet in any fetch
         fetcher.remove(second)
         await asyncio.sleep(0)
         wire.answer()
@@ -128,7 +128,7 @@ def test_whoever_leads_in_the_end_leaves_its_old_session_however_often_its_leade
     asyncio.run(play())
 
 
-def test_a_partition_that_goes_and_comes_is_forgotten_and_named_in_one_fetch() -> None:
+def test_removed_and_added_partition_is_forgotten_and_named_in_one_fetch() -> None:
     async def play() -> None:
         wire = Wire()
         fetcher = fetcher_on(wire)
@@ -146,7 +146,7 @@ def test_a_partition_that_goes_and_comes_is_forgotten_and_named_in_one_fetch() -
 
 
 @pytest.mark.parametrize("is_whole", [True, False], ids=["the fetch", "a partition"])
-def test_a_leader_that_refuses_with_a_code_of_a_later_version_is_asked_again(is_whole: bool) -> None:
+def test_fetch_is_retried_after_an_unknown_error_code(is_whole: bool) -> None:
     async def play() -> None:
         wire = Wire()
         fetcher = fetcher_on(wire)

@@ -1,4 +1,4 @@
-"""Groups whose offsets topic is on several brokers: another coordinator takes over with all that was answered."""
+"""Groups on a replicated offsets topic: coordinator failover keeps everything acknowledged."""
 
 import asyncio
 from typing import Any
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.proves("H3")
 
 
 async def coordinator(cluster: Cluster, group: str = "g") -> int:
-    """The broker that looks after the group, once somebody does."""
+    """Wait for the group's coordinator; return its node id."""
     while True:
         talker = await cluster.connect(next(iter(cluster.nodes)))
         answer = await talker.ask(2, FindCoordinatorRequest(key=group, key_type=0))
@@ -47,7 +47,7 @@ def commit_request(offset: int, group: str = "g") -> OffsetCommitRequest:
 
 
 async def commit(cluster: Cluster, offset: int, group: str = "g") -> None:
-    """As often as it takes."""
+    """Commit an offset, with retries."""
     while True:
         talker = await cluster.connect(await coordinator(cluster, group))
         answer = await talker.ask(8, commit_request(offset, group))
@@ -71,7 +71,7 @@ async def committed(cluster: Cluster, group: str = "g") -> int:
         await asyncio.sleep(0.05)
 
 
-def test_committed_offsets_survive_the_death_of_their_coordinator() -> None:
+def test_committed_offsets_survive_a_coordinator_failover() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
         for number, group in enumerate("abcd"):
@@ -94,7 +94,7 @@ def _is_full(cluster: Cluster, index: int) -> bool:
 
 
 async def group_away_from_controller(cluster: Cluster) -> str:
-    """A group that is looked after by a broker which the cluster can do without."""
+    """Return a group whose coordinator is not the controller."""
     for number in range(20):
         if await coordinator(cluster, f"g{number}") != 1:
             return f"g{number}"
@@ -102,7 +102,7 @@ async def group_away_from_controller(cluster: Cluster) -> str:
 
 
 async def ask_coordinator(cluster: Cluster, group: str, version: int, request: Any) -> Any:
-    """The answer, asked for until there is one that lasts."""
+    """Request from the coordinator, with retries; return the first final response."""
     while True:
         talker: Talker = await cluster.connect(await coordinator(cluster, group))
         answer = await talker.ask(version, request)
@@ -112,7 +112,7 @@ async def ask_coordinator(cluster: Cluster, group: str, version: int, request: A
         await asyncio.sleep(0.05)
 
 
-def test_members_go_on_with_another_coordinator_in_the_same_generation() -> None:
+def test_members_continue_their_generation_after_a_coordinator_failover() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
         group = await group_away_from_controller(cluster)
@@ -137,7 +137,7 @@ def test_members_go_on_with_another_coordinator_in_the_same_generation() -> None
     on_cluster(script, settings=SETTINGS)
 
 
-def test_where_too_few_replicas_are_in_sync_offsets_are_not_committed() -> None:
+def test_commit_times_out_below_min_isr() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
         group = await group_away_from_controller(cluster)
@@ -147,7 +147,7 @@ def test_where_too_few_replicas_are_in_sync_offsets_are_not_committed() -> None:
         await asyncio.sleep(0.5)
         await commit(cluster, 2, group)
         talker = await cluster.connect(here)
-        cluster.simulation.network.cut_both(f"n{here}", "n1")  # in sync, but silent
+        cluster.simulation.network.cut_both(f"n{here}", "n1")  # in the ISR, but isolated
         began_s = cluster.simulation.now_s
         answer = await talker.ask(8, commit_request(3, group))
         assert answer.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -158,7 +158,7 @@ def test_where_too_few_replicas_are_in_sync_offsets_are_not_committed() -> None:
     on_cluster(script, settings=[*SETTINGS, "broker.session.timeout.ms=60000"])
 
 
-def test_a_coordinator_that_may_not_write_says_so_at_once() -> None:
+def test_coordinator_below_min_isr_rejects_commits_at_once() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
         await commit(cluster, 1)
@@ -171,7 +171,7 @@ def test_a_coordinator_that_may_not_write_says_so_at_once() -> None:
     on_cluster(script, settings=SETTINGS)
 
 
-def test_a_coordinator_that_was_deposed_neither_takes_nor_tells_offsets() -> None:
+def test_deposed_coordinator_neither_accepts_nor_returns_offsets() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
         group = await group_away_from_controller(cluster)
@@ -197,7 +197,7 @@ def test_a_coordinator_that_was_deposed_neither_takes_nor_tells_offsets() -> Non
     on_cluster(script, settings=SETTINGS)
 
 
-def test_a_follower_of_the_offsets_topic_looks_after_no_group() -> None:
+def test_follower_of_the_offsets_topic_coordinates_no_group() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
         await commit(cluster, 1)

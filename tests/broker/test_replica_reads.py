@@ -1,4 +1,4 @@
-"""Who may be asked: leaders for everything, followers for reading, and where a client is sent instead."""
+"""Which requests leaders and followers serve, and how clients are redirected."""
 
 import asyncio
 from typing import Any
@@ -23,7 +23,7 @@ def at(answer: Any) -> Any:
 
 @pytest.mark.proves("H1")
 @pytest.mark.parametrize("version", [9, 10, 12, 13])
-def test_a_follower_refuses_to_take_records_and_says_who_does(version: int) -> None:
+def test_follower_rejects_produce_and_names_the_leader(version: int) -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
         request = produce_request("t", batch(b"a"))
@@ -39,7 +39,7 @@ def test_a_follower_refuses_to_take_records_and_says_who_does(version: int) -> N
     on_cluster(script)
 
 
-def test_a_broker_without_a_copy_says_who_leads() -> None:
+def test_broker_without_a_replica_names_the_leader() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster, partitions=[[2, 3]])
         talker = await cluster.connect(1)
@@ -54,7 +54,7 @@ def test_a_broker_without_a_copy_says_who_leads() -> None:
 
 
 @pytest.mark.proves("H1")
-def test_old_consumers_read_from_the_leader_alone_and_newer_ones_from_followers_too() -> None:
+def test_only_new_fetch_versions_read_from_followers() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
         await send(cluster, b"a", b"b")
@@ -66,12 +66,12 @@ def test_old_consumers_read_from_the_leader_alone_and_newer_ones_from_followers_
         await send(cluster, b"c")
         began_s = cluster.simulation.now_s
         assert values(bytes(at(await waiting).records)) == [b"c"]
-        assert cluster.simulation.now_s - began_s < 0.1  # a follower hears soon what is committed
+        assert cluster.simulation.now_s - began_s < 0.1  # a follower soon learns the high watermark
 
     on_cluster(script)
 
 
-def test_a_follower_shows_nothing_that_is_not_committed() -> None:
+def test_follower_does_not_serve_uncommitted_records() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster, min_insync_replicas=3)
         await send(cluster, b"a")
@@ -82,12 +82,12 @@ def test_a_follower_shows_nothing_that_is_not_committed() -> None:
         await cluster.until(lambda: copy_of(cluster, 1).log.end_offset == 2, 2.0)
         assert await read(await cluster.connect(1)) == [b"a"]
         answer = await fetch(await cluster.connect(1), "t", 2, 12)
-        assert answer.error_code == 0  # it is there, though it may not be seen yet
+        assert answer.error_code == 0  # the offset exists, though it is not visible yet
 
     on_cluster(script)
 
 
-def test_only_the_leader_answers_about_offsets() -> None:
+def test_only_the_leader_serves_list_offsets() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
         await send(cluster, b"a")
@@ -109,23 +109,23 @@ def test_only_the_leader_answers_about_offsets() -> None:
 
 
 @pytest.mark.proves("H3")
-def test_a_new_leader_does_not_tell_an_end_before_it_knows_what_was_committed() -> None:
+def test_new_leader_lists_no_end_offset_before_its_high_watermark_is_known() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster, partitions=[[2, 3]], min_insync_replicas=1)
         await send(cluster, b"a")
         await are_same(cluster, 2, 3)
         await send(cluster, b"b")
-        cluster.kill(2)  # before the follower can have heard that the second is committed
+        cluster.kill(2)  # before the follower learns that the second is committed
         await cluster.until(lambda: copy_of(cluster, 3).is_leader, 5.0)
         partition = copy_of(cluster, 3)
         assert partition.leading is not None
-        partition.leading.machine.high_watermark = 1  # as if another copy were waited for
+        partition.leading.machine.high_watermark = 1  # as if another replica were waited for
         talker = await cluster.connect(3)
         assert (await list_offset(talker, "t", -1, 5)).error_code == ErrorCode.OFFSET_NOT_AVAILABLE
         assert (await list_offset(talker, "t", -1, 4)).error_code == ErrorCode.LEADER_NOT_AVAILABLE
         assert (await list_offset(talker, "t", -2, 5)).error_code == 0
         assert (await list_offset(talker, "t", 0, 5)).offset == 0
-        # Whether there is a record of a later time is not known yet.
+        # Whether there is a record with a later timestamp is not known yet.
         assert (await list_offset(talker, "t", 1_900_000_000_000, 5)).error_code == ErrorCode.OFFSET_NOT_AVAILABLE
         partition.leading.ticked()
         assert (await list_offset(talker, "t", -1, 5)).offset == 2
@@ -136,7 +136,7 @@ def test_a_new_leader_does_not_tell_an_end_before_it_knows_what_was_committed() 
 
 @pytest.mark.parametrize(("epoch", "code"), [(0, ErrorCode.FENCED_LEADER_EPOCH), (5, ErrorCode.UNKNOWN_LEADER_EPOCH)])
 @pytest.mark.proves("H5")
-def test_a_consumer_with_another_view_of_the_leader_is_fenced_by_leader_and_follower(epoch: int, code: int) -> None:
+def test_fetch_with_another_leader_epoch_is_fenced_by_leader_and_follower(epoch: int, code: int) -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
         cluster.kill(2)
@@ -154,7 +154,7 @@ async def _from_rack(talker: Talker, offset: int, rack: str) -> Any:
     return at(await talker.ask(12, request))
 
 
-def test_a_consumer_is_sent_to_the_copy_in_its_rack() -> None:
+def test_consumer_is_redirected_to_the_replica_in_its_rack() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
         await send(cluster, b"a")
@@ -172,7 +172,7 @@ def test_a_consumer_is_sent_to_the_copy_in_its_rack() -> None:
     on_cluster(script, settings=RACKS)
 
 
-def test_a_consumer_in_a_session_hears_that_a_copy_is_in_its_rack() -> None:
+def test_fetch_session_redirects_to_a_new_replica_in_the_rack() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
         await send(cluster, b"a")
@@ -211,11 +211,11 @@ def test_only_registered_brokers_fetch_as_followers() -> None:
         assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         answer = await talker.ask(12, _follower_fetch(cluster, 3, epoch))
         assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
-        # A broker that has no copy: it may know of one that the leader has not heard of yet.
+        # A broker without a replica: the leader may not have learned of it yet.
         answer = await talker.ask(17, _follower_fetch(cluster, 1, cluster.broker(1).epoch))
         assert at(answer).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
         answer = await talker.ask(17, _follower_fetch(cluster, 3, epoch - 1))
-        assert at(answer).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER  # an earlier life of that broker
+        assert at(answer).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER  # an earlier incarnation of that broker
         answer = await talker.ask(17, _follower_fetch(cluster, 3, epoch, leader_epoch=3))
         assert at(answer).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
         answer = await talker.ask(17, _follower_fetch(cluster, 3, epoch, leader_epoch=-1))

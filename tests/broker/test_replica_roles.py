@@ -1,4 +1,4 @@
-"""Which role a partition takes on the word of an image, and what becomes of those who wait on it."""
+"""The role a partition takes for an image, and what becomes of its waiters."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence
@@ -38,8 +38,8 @@ class Clock:
         return 1_700_000_000_000
 
 
-class Nobody:
-    """Peers, syncs, controllers: none of them answers, at first."""
+class SilentPeers:
+    """Peers, flusher and controller: none responds, unless a response is prepared."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
@@ -50,12 +50,12 @@ class Nobody:
     async def ask(self, *asked: Any, **_: Any) -> Any:
         self.asked.append(asked[0] if asked else None)
         if not self.answers:
-            raise ConnectionError("nobody is there")
+            raise ConnectionError("unreachable")
         return self.answers.pop(0)
 
 
 class Stage:
-    """One partition, and whoever gives it its roles."""
+    """One partition and the registry that assigns its roles."""
 
     def __init__(self, *, incarnation_id: bytes = LIFE, **settings: Any) -> None:
         self.disk = SimulatedDisk(seed=1)
@@ -64,15 +64,15 @@ class Stage:
         self.write_coalescer = WriteCoalescer()
         self.disk_errors = 0
         log = Log.open(self.disk.mount(), "/data/t-0", LogSettings(**settings), now_ms=0)
-        nobody: Any = Nobody()
-        self.controller: Nobody = nobody
+        silent: Any = SilentPeers()
+        self.controller: SilentPeers = silent
         self.partition = Partition(
             TopicPartition("t", 0),
             TopicId(b"t" * 16),
             log,
             0,
             TrafficMeter(),
-            nobody.request,
+            silent.request,
             self._disk_failed,
             self.write_coalescer,
             0,
@@ -81,12 +81,12 @@ class Stage:
             ME,
             incarnation_id,
             "PLAINTEXT",
-            nobody,
+            silent,
             self.clock,
-            nobody,
+            silent,
             ReplicaSettings,
-            nobody.ask,
-            nobody.ask,
+            silent.ask,
+            silent.ask,
             _raise,
         )
         self.see()
@@ -123,11 +123,11 @@ def _raise(*words: Any) -> None:
 
 
 def run(play: Coroutine[Any, Any, None]) -> None:
-    """On virtual time."""
+    """Run on virtual time."""
     Simulation(seed=1).run(lambda _: play)
 
 
-def test_a_partition_of_one_replica_is_led_alone() -> None:
+def test_single_replica_is_a_leader_alone() -> None:
     async def play() -> None:
         stage = Stage()
         stage.place(ME, 3, [ME])
@@ -140,7 +140,7 @@ def test_a_partition_of_one_replica_is_led_alone() -> None:
 
 
 @pytest.mark.proves("H1")
-def test_a_leader_of_others_commits_nothing_on_its_own() -> None:
+def test_leader_with_followers_commits_nothing_on_its_own() -> None:
     async def play() -> None:
         stage = Stage()
         stage.place(ME, 3)
@@ -153,7 +153,7 @@ def test_a_leader_of_others_commits_nothing_on_its_own() -> None:
 
 
 @pytest.mark.proves("H5")
-def test_nothing_is_led_on_the_word_of_an_image_from_an_earlier_life() -> None:
+def test_image_of_an_earlier_incarnation_assigns_no_leader_role() -> None:
     async def play() -> None:
         stage = Stage()
         stage.see(registered_as=b"an earlier life.")
@@ -169,7 +169,7 @@ def test_nothing_is_led_on_the_word_of_an_image_from_an_earlier_life() -> None:
 
 
 @pytest.mark.proves("H5")
-def test_nothing_is_led_in_an_epoch_that_the_log_is_beyond() -> None:
+def test_leader_epoch_below_the_logs_epoch_assigns_no_leader_role() -> None:
     async def play() -> None:
         stage = Stage()
         stage.place(ME, 7)
@@ -181,7 +181,7 @@ def test_nothing_is_led_in_an_epoch_that_the_log_is_beyond() -> None:
     run(play())
 
 
-def test_a_leader_keeps_its_machine_within_an_epoch_and_gets_a_new_one_with_the_next() -> None:
+def test_leader_machine_lives_as_long_as_its_epoch() -> None:
     async def play() -> None:
         stage = Stage()
         stage.place(ME, 3)
@@ -197,7 +197,7 @@ def test_a_leader_keeps_its_machine_within_an_epoch_and_gets_a_new_one_with_the_
 
 
 @pytest.mark.proves("H5")
-def test_an_epoch_is_in_the_history_from_the_moment_it_is_led_and_goes_if_nothing_was_written() -> None:
+def test_leader_epoch_is_recorded_at_once_and_removed_if_nothing_is_written() -> None:
     async def play() -> None:
         stage = Stage()
         stage.place(ME, 3)
@@ -211,15 +211,15 @@ def test_an_epoch_is_in_the_history_from_the_moment_it_is_led_and_goes_if_nothin
     run(play())
 
 
-@pytest.mark.parametrize("leader", [2, -1], ids=["another leads", "nobody leads"])
+@pytest.mark.parametrize("leader", [2, -1], ids=["another leader", "no leader"])
 @pytest.mark.proves("H3")
-def test_who_waits_for_a_commit_hears_that_it_will_not_be_known_here(leader: int) -> None:
+def test_commit_waiter_fails_when_the_partition_loses_its_role(leader: int) -> None:
     async def play() -> None:
         stage = Stage()
         stage.place(ME, 3)
         wait = stage.partition.commit_wait(stage.append())
         stage.place(ME, 4)
-        assert not wait.done()  # the same leader goes on
+        assert not wait.done()  # the same leader continues
         stage.place(leader, 5)
         assert isinstance(wait.exception(), NotLeaderOrFollower)
         late = stage.partition.commit_wait(1)
@@ -228,7 +228,7 @@ def test_who_waits_for_a_commit_hears_that_it_will_not_be_known_here(leader: int
     run(play())
 
 
-def test_a_partition_that_loses_its_followers_commits_what_it_has() -> None:
+def test_partition_that_loses_its_followers_commits_its_log() -> None:
     async def play() -> None:
         stage = Stage()
         stage.place(ME, 3)
@@ -241,7 +241,7 @@ def test_a_partition_that_loses_its_followers_commits_what_it_has() -> None:
 
 
 @pytest.mark.proves("H2")
-def test_too_few_in_sync_are_refused_before_anything_is_written() -> None:
+def test_append_is_rejected_below_min_isr_before_any_write() -> None:
     async def play() -> None:
         stage = Stage(min_insync_replicas=2)
         stage.place(ME, 3, isr=[ME])
@@ -260,7 +260,7 @@ def test_too_few_in_sync_are_refused_before_anything_is_written() -> None:
 
 
 @pytest.mark.proves("S6")
-def test_a_leader_counts_its_own_copy_only_as_far_as_it_is_synced_where_that_is_asked_for() -> None:
+def test_leader_counts_only_synced_records_of_its_own_when_configured() -> None:
     async def play() -> None:
         stage = Stage(flush_messages=1)
         stage.place(ME, 3, isr=[ME])
@@ -278,7 +278,7 @@ def test_a_leader_counts_its_own_copy_only_as_far_as_it_is_synced_where_that_is_
 
 @pytest.mark.proves("H2", part="committed is what all in sync have")
 @pytest.mark.parametrize("leader", [ME, 2], ids=["led", "followed"])
-def test_what_is_synced_when_a_node_stops_is_not_committed_by_that(leader: int) -> None:
+def test_final_sync_at_the_stop_commits_nothing(leader: int) -> None:
     async def play() -> None:
         stage = Stage(flush_messages=1)
         stage.place(ME, 3, isr=[ME, 2])
@@ -287,13 +287,13 @@ def test_what_is_synced_when_a_node_stops_is_not_committed_by_that(leader: int) 
         partition = stage.partition
         partition.close()
         partition.log.flush(0)
-        partition.synced_to(1, 0)  # which was under way
+        partition.synced_to(1, 0)  # which was in progress
         assert partition.high_watermark == 0
 
     run(play())
 
 
-def test_what_could_not_be_written_in_a_turn_is_not_counted() -> None:
+def test_records_that_fail_to_be_written_are_not_counted() -> None:
     async def play() -> None:
         stage = Stage()
         stage.place(ME, 3, isr=[ME])
@@ -315,7 +315,7 @@ def test_what_could_not_be_written_in_a_turn_is_not_counted() -> None:
 
 
 @pytest.mark.proves("H1", part="the high watermark")
-def test_followers_hear_of_what_was_written_in_a_turn_though_the_rest_of_it_could_not_be() -> None:
+def test_followers_are_notified_of_the_written_part_of_a_failed_flush() -> None:
     async def play() -> None:
         stage = Stage(segment_bytes=1024)
         stage.place(ME, 3, [ME, 2])
@@ -340,7 +340,7 @@ def test_followers_hear_of_what_was_written_in_a_turn_though_the_rest_of_it_coul
     run(play())
 
 
-def test_what_was_known_to_be_committed_is_never_beyond_the_log() -> None:
+def test_high_watermark_never_exceeds_the_log_end() -> None:
     async def play() -> None:
         stage = Stage()
         partition = stage.partition
@@ -352,7 +352,7 @@ def test_what_was_known_to_be_committed_is_never_beyond_the_log() -> None:
     run(play())
 
 
-def test_a_partition_that_is_closed_leads_nothing_and_is_waited_for_in_vain() -> None:
+def test_closed_partition_has_no_role_and_fails_its_waiters() -> None:
     async def play() -> None:
         stage = Stage()
         stage.place(ME, 3)
@@ -367,7 +367,7 @@ def test_a_partition_that_is_closed_leads_nothing_and_is_waited_for_in_vain() ->
 
 
 @pytest.mark.proves("H1")
-def test_an_isr_is_proposed_until_the_controller_answers() -> None:
+def test_isr_is_proposed_until_the_controller_responds() -> None:
     async def play() -> None:
         stage = Stage()
         stage.place(ME, 3)
@@ -378,9 +378,9 @@ def test_an_isr_is_proposed_until_the_controller_answers() -> None:
         leading.ticked()
         await asyncio.sleep(1.0)
         assert len(stage.controller.asked) >= 3
-        told = stage.controller.asked[-1].topics[0].partitions[0]
-        assert [each.broker_id for each in told.new_isr_with_epochs] == [ME]
-        assert (told.leader_epoch, told.partition_epoch) == (3, 3)
+        proposed = stage.controller.asked[-1].topics[0].partitions[0]
+        assert [each.broker_id for each in proposed.new_isr_with_epochs] == [ME]
+        assert (proposed.leader_epoch, proposed.partition_epoch) == (3, 3)
         answer = AlterPartitionResponse.PartitionData(partition_index=0, leader_epoch=3, isr=[ME], partition_epoch=4)
         topic = AlterPartitionResponse.TopicData(topic_id=b"t" * 16, partitions=[answer])
         of_a_later_version = AlterPartitionResponse(error_code=999)
@@ -395,7 +395,7 @@ def test_an_isr_is_proposed_until_the_controller_answers() -> None:
 
 
 def _followed(stage: Stage, replica: int) -> SessionPartition:
-    """A follower that has just asked for what is at the end of the log."""
+    """Return a follower that has just fetched at the log end offset."""
     session = ReplicaFetchSession(replica, replica)
     session.broker_epoch, session.fetched_ms = 100 + replica, stage.clock.now_ms
     asked = FetchRequest.FetchPartition(
@@ -410,7 +410,7 @@ def _followed(stage: Stage, replica: int) -> SessionPartition:
 
 @pytest.mark.parametrize(("is_alive", "is_left_out"), [(True, False), (False, True)], ids=["idle", "silent"])
 @pytest.mark.proves("H1")
-def test_a_follower_with_nothing_to_fetch_is_caught_up_as_long_as_it_asks(is_alive: bool, is_left_out: bool) -> None:
+def test_idle_follower_stays_in_the_isr_while_it_fetches(is_alive: bool, is_left_out: bool) -> None:
     async def play() -> None:
         stage = Stage()
         stage.place(ME, 3, [ME, 2])
@@ -418,7 +418,7 @@ def test_a_follower_with_nothing_to_fetch_is_caught_up_as_long_as_it_asks(is_ali
         leading = stage.partition.leading
         assert leading is not None
         stage.clock.now_ms += 3_600_000
-        if is_alive:  # it asked again a moment ago, without a word about this partition
+        if is_alive:  # it fetched a moment ago, without naming this partition
             followed.session.fetched_ms = stage.clock.now_ms - 100
         stage.append()
         leading.ticked()

@@ -1,4 +1,4 @@
-"""Replication held to a rate: of copies that are named and not in sync, on the leader's side or the follower's."""
+"""Replication throttles: rate limits for named replicas that are not in sync, on the leader or the follower."""
 
 import pytest
 from broker_scene import batch, produce
@@ -15,7 +15,7 @@ SET, DELETE = 0, 1
 
 
 async def alter(cluster: Cluster, kind: int, resource_name: str, name: str, value: object = None) -> None:
-    """Set it, or without a value take it away."""
+    """Set a config; without a value, delete it."""
     change = IncrementalAlterConfigsRequest.AlterableConfig(
         name=name, config_operation=DELETE if value is None else SET, value=None if value is None else str(value)
     )
@@ -34,7 +34,7 @@ async def fill(cluster: Cluster, count: int = 20, size: int = 5000) -> None:
 
 @pytest.mark.proves("H8")
 @pytest.mark.parametrize("side", ["leader", "follower"])
-def test_a_copy_that_is_made_under_a_throttle_takes_its_time_and_the_others_do_not(side: str) -> None:
+def test_throttled_replica_catches_up_at_the_rate(side: str) -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster, partitions=[[2, 1]])
         await fill(cluster)
@@ -43,19 +43,19 @@ def test_a_copy_that_is_made_under_a_throttle_takes_its_time_and_the_others_do_n
         began_s = cluster.simulation.now_s
         await reassign(cluster, [2, 1, 3])
         talker = await cluster.connect(2)
-        for _ in range(5):  # its followers are in sync, so they are not held back
+        for _ in range(5):  # its followers are in sync, so they are not throttled
             sent_s = cluster.simulation.now_s
             assert (await produce(talker, "t", batch(b"y" * 5000))).error_code == 0
             assert cluster.simulation.now_s - sent_s < 0.1
         await cluster.until(lambda: len(where(cluster).isr) == 3, 30.0)
-        assert 4.0 < cluster.simulation.now_s - began_s < 9.0  # 125 kB at 20 kB/s, the last of it in sync
+        assert 4.0 < cluster.simulation.now_s - began_s < 9.0  # 125 kB at 20 kB/s, until the last is in sync
         await are_same(cluster, 1, 2, 3)
 
     on_cluster(script, settings=["replica.fetch.max.bytes=6000", "replica.fetch.response.max.bytes=6000"])
 
 
 @pytest.mark.proves("H8")
-def test_when_the_throttle_is_taken_away_the_rest_comes_at_once() -> None:
+def test_removed_throttle_releases_the_rest_at_once() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster, partitions=[[2, 1]])
         await fill(cluster)
@@ -72,7 +72,7 @@ def test_when_the_throttle_is_taken_away_the_rest_comes_at_once() -> None:
 
 
 @pytest.mark.proves("H8")
-def test_a_leader_holds_back_what_names_it_and_not_what_names_its_follower() -> None:
+def test_leader_throttle_applies_only_to_replicas_named_for_the_leader() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster, partitions=[[2, 1]])
         await fill(cluster)
@@ -95,14 +95,14 @@ def test_a_leader_holds_back_what_names_it_and_not_what_names_its_follower() -> 
         (("10:1",), 0, 1, False),
     ],
 )
-def test_throttled_replicas_are_named_by_partition_and_broker(
+def test_throttled_replicas_are_matched_by_partition_and_broker(
     named: tuple[str, ...], partition: int, replica: int, expected: bool
 ) -> None:
     assert is_throttled(named, partition, replica) is expected
 
 
 @pytest.mark.parametrize("side", ["leader", "follower"])
-def test_settings_that_name_throttled_replicas_are_said_to_have_an_effect(side: str) -> None:
+def test_throttled_replica_configs_are_declared_effective(side: str) -> None:
     assert declared(LogSettings)[f"{side}_replication_throttled_replicas"].has_effect
 
 
@@ -117,7 +117,7 @@ class _Clock:
         return int(self.now_ms)
 
 
-def test_what_went_too_fast_is_waited_for() -> None:
+def test_exceeding_the_rate_delays_the_next_request() -> None:
     clock = _Clock()
     bucket = Bucket(clock)
     assert bucket.delay_ms(1000) == 0
@@ -125,17 +125,17 @@ def test_what_went_too_fast_is_waited_for() -> None:
     assert bucket.delay_ms(1000) == 500
     clock.now_ms += 400
     assert bucket.delay_ms(1000) == 100
-    clock.now_ms += 10_000  # what was not used then cannot be used now
+    clock.now_ms += 10_000  # unused budget does not accumulate
     bucket.took(100, 1000)
     assert bucket.delay_ms(1000) == 100
     assert bucket.delay_ms(2**63 - 1) == 0
 
 
 @pytest.mark.proves("H8")
-def test_a_new_rate_counts_at_once_for_what_was_sent_under_the_old_one() -> None:
+def test_new_rate_applies_to_bytes_sent_under_the_old_one() -> None:
     clock = _Clock()
     bucket = Bucket(clock)
-    bucket.took(1_000_000, 10_000)  # a hundred seconds of it
+    bucket.took(1_000_000, 10_000)  # a hundred seconds' worth
     assert bucket.delay_ms(10_000) == 1000
     assert bucket.delay_ms(10_000_000) == 100
     clock.now_ms += 50

@@ -1,4 +1,4 @@
-"""Transactions whose partitions have followers: another leader, or another coordinator of a group, knows as much."""
+"""Transactional partitions with followers: failover of leaders and group coordinators keeps the transaction state."""
 
 import asyncio
 from typing import Any
@@ -50,7 +50,7 @@ async def coordinator(cluster: Cluster, key: str, key_type: int) -> int:
 
 
 class ClusterWriter(Writer):
-    """Finds whoever leads or coordinates, and tries again where that passes."""
+    """Finds the leader or coordinator, and retries passing errors."""
 
     def __init__(self, cluster: Cluster, transactional_id: str = "t", version: int = 2) -> None:
         async def reach(transactional_id: str) -> Talker:
@@ -63,19 +63,19 @@ class ClusterWriter(Writer):
     async def send(self, *values: bytes, partition: int = 0, version: int | None = None, **fields: Any) -> Any:
         while True:
             self.talker = await leader_of(self.cluster, partition)
-            told = await super().send(*values, partition=partition, version=version, **fields)
+            response = await super().send(*values, partition=partition, version=version, **fields)
             self.talker.connection.close()
-            if ErrorCode(told.error_code) not in PASSING:
-                return told
+            if ErrorCode(response.error_code) not in PASSING:
+                return response
             await asyncio.sleep(0.05)
 
     async def commit_offset(self, offset: int, group_id: str = "g", version: int | None = None, **fields: Any) -> Any:
         while True:
             self.talker = await self.cluster.connect(await coordinator(self.cluster, group_id, GROUP))
-            told = await super().commit_offset(offset, group_id, version, **fields)
+            code = await super().commit_offset(offset, group_id, version, **fields)
             self.talker.connection.close()
-            if told not in PASSING:
-                return told
+            if code not in PASSING:
+                return code
             await asyncio.sleep(0.05)
 
 
@@ -91,12 +91,12 @@ def copies(cluster: Cluster, topic: str = "t", index: int = 0) -> list[Partition
 
 
 async def in_step(cluster: Cluster) -> None:
-    """Until every copy has what the leader has, and knows that it is committed."""
+    """Wait until every replica has the leader's log and knows that it is committed."""
     await cluster.until(lambda: len({(each.log.end_offset, each.high_watermark) for each in copies(cluster)}) == 1, 5.0)
 
 
 async def begin(cluster: Cluster, version: int = 2) -> ClusterWriter:
-    """Each of the three brokers leads one partition."""
+    """Prepare three partitions, each led by another broker."""
     await create(cluster, partitions=[[1, 2, 3], [2, 3, 1], [3, 1, 2]])
     await coordinator(cluster, "g", GROUP)
     talker = await cluster.connect(1)
@@ -111,7 +111,7 @@ def play(script: Any) -> None:
 
 
 @BOTH
-def test_partitions_ask_a_coordinator_on_another_broker_and_followers_know_what_is_stable(version: int) -> None:
+def test_remote_coordinator_verifies_partitions_and_followers_know_the_lso(version: int) -> None:
     async def script(cluster: Cluster) -> None:
         writer = await begin(cluster, version)
         for is_commit in (True, False, True):
@@ -135,7 +135,7 @@ def test_partitions_ask_a_coordinator_on_another_broker_and_followers_know_what_
 
 @BOTH
 @pytest.mark.parametrize("is_commit", [True, False], ids=["commit", "abort"])
-def test_a_transaction_goes_on_with_another_leader(version: int, is_commit: bool) -> None:
+def test_transaction_continues_on_a_new_leader(version: int, is_commit: bool) -> None:
     async def script(cluster: Cluster) -> None:
         writer = await begin(cluster, version)
         partition = 1  # whose leader is not the controller
@@ -143,8 +143,8 @@ def test_a_transaction_goes_on_with_another_leader(version: int, is_commit: bool
         first = cluster.leaders("t")[partition]
         cluster.kill(first)
         await cluster.until(lambda: cluster.leaders("t")[partition] not in (first, -1), 30.0)
-        told = await writer.send(b"b", partition=partition)
-        assert (told.error_code, told.base_offset) == (0, 1)
+        response = await writer.send(b"b", partition=partition)
+        assert (response.error_code, response.base_offset) == (0, 1)
         await writer.finish(is_commit=is_commit)
         found = cluster.nodes[cluster.leaders("t")[partition]].broker.partitions.get("t", partition)
         assert (found.log.end_offset, found.last_stable_offset) == (3, 3)
@@ -162,7 +162,7 @@ def test_a_transaction_goes_on_with_another_leader(version: int, is_commit: bool
 
 @BOTH
 @pytest.mark.parametrize("is_commit", [True, False], ids=["commit", "abort"])
-def test_pending_offsets_are_known_to_the_next_coordinator_of_the_group(version: int, is_commit: bool) -> None:
+def test_pending_offsets_survive_a_group_coordinator_failover(version: int, is_commit: bool) -> None:
     async def script(cluster: Cluster) -> None:
         writer = await begin(cluster, version)
         group = next(f"g{number}" for number in range(100) if leader_of_group(cluster, f"g{number}") == 3)
@@ -192,7 +192,7 @@ async def of_group(cluster: Cluster, group_id: str) -> tuple[int, ErrorCode]:
         await asyncio.sleep(0.05)
 
 
-def test_a_marker_waits_for_enough_replicas() -> None:
+def test_marker_waits_for_min_isr() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster, min_insync_replicas=2, partitions=[[1, 2, 3]])
         talker = await cluster.connect(1)
@@ -213,7 +213,7 @@ def test_a_marker_waits_for_enough_replicas() -> None:
     play(script)
 
 
-def test_questions_of_one_moment_go_in_one_request_but_never_two_of_one_transaction() -> None:
+def test_verifications_are_batched_but_never_two_of_one_transaction() -> None:
     async def script(cluster: Cluster) -> None:
         await begin(cluster)
         leaders = cluster.leaders(STATE_TOPIC)
@@ -232,7 +232,7 @@ def test_questions_of_one_moment_go_in_one_request_but_never_two_of_one_transact
         where = [TopicPartition("t", 0)]
         transactions = [PartitionsOfTransaction(name, 99, 0, True, where) for name in names]
         codes = await asyncio.gather(*(channel.request(each) for each in [*transactions, transactions[0]]))
-        assert codes == 6 * [{where[0]: ErrorCode.INVALID_PRODUCER_ID_MAPPING}], "nobody has these ids"
+        assert codes == 6 * [{where[0]: ErrorCode.INVALID_PRODUCER_ID_MAPPING}], "no coordinator knows these ids"
         assert counts == [5, 1]
         cluster.kill(3)
         assert await channel.request(transactions[0]) == {where[0]: ErrorCode.NETWORK_EXCEPTION}

@@ -1,4 +1,4 @@
-"""Transactions on three brokers: markers go to whoever leads, and another coordinator takes over in every state."""
+"""Transactions on three brokers: markers go to the leaders, and coordinator failover works in every state."""
 
 import asyncio
 from typing import Any
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.proves("P3")
 
 
 async def coordinator(cluster: Cluster, transactional_id: str) -> int:
-    """The broker that coordinates, once there is one."""
+    """Wait for the transaction coordinator; return its node id."""
     while True:
         talker = await cluster.connect(next(iter(cluster.nodes)))
         answer = await find(talker, transactional_id)
@@ -40,7 +40,7 @@ def producer_of(cluster: Cluster, transactional_id: str, version: int = 2) -> Pr
 
 
 async def away_from_controller(cluster: Cluster) -> str:
-    """A transactional id whose coordinator the cluster can do without."""
+    """Return a transactional id whose coordinator is not the controller."""
     for number in range(20):
         if await coordinator(cluster, f"t{number}") != 1:
             return f"t{number}"
@@ -48,7 +48,7 @@ async def away_from_controller(cluster: Cluster) -> str:
 
 
 class Sinks:
-    """What markers come to each node, over all its lives."""
+    """Records the markers that reach each node, across restarts."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -70,7 +70,7 @@ class Sinks:
             sink.codes.clear()
 
     def ends(self, partition: TopicPartition) -> set[tuple[int, int, bool]]:
-        """Who ended what, and how, as this partition heard it."""
+        """Return the ends of transactions that this partition received: producer id, epoch, is commit."""
         return {
             (each.producer_id, each.epoch, each.is_commit)
             for sink in (*self.of.values(), *self.ended)
@@ -80,7 +80,7 @@ class Sinks:
 
 
 async def ready(cluster: Cluster) -> Sinks:
-    """Each of the three brokers leads one partition."""
+    """Prepare three partitions, each led by another broker."""
     await create(cluster, partitions=[[1, 2, 3], [2, 3, 1], [3, 1, 2]])
     await coordinator(cluster, "t")
     return Sinks(cluster)
@@ -90,7 +90,7 @@ def play(script: Any) -> None:
     on_cluster(script, settings=SETTINGS)
 
 
-def test_markers_go_to_the_brokers_that_lead() -> None:
+def test_markers_go_to_the_partition_leaders() -> None:
     async def script(cluster: Cluster) -> None:
         sinks = await ready(cluster)
         for name in ("a", "b", "c", "d"):
@@ -122,7 +122,7 @@ async def bring_to(producer: Producer, sinks: Sinks, state: str) -> None:
 
 @pytest.mark.parametrize("version", [1, 2], ids=["v1", "v2"])
 @pytest.mark.parametrize("state", STATES)
-def test_another_coordinator_takes_over_in_every_state(state: str, version: int) -> None:
+def test_next_coordinator_completes_the_transaction_in_every_state(state: str, version: int) -> None:
     async def script(cluster: Cluster) -> None:
         sinks = await ready(cluster)
         producer = producer_of(cluster, await away_from_controller(cluster), version)
@@ -145,7 +145,7 @@ def test_another_coordinator_takes_over_in_every_state(state: str, version: int)
     play(script)
 
 
-def test_a_marker_follows_its_partition_to_another_leader() -> None:
+def test_marker_follows_its_partition_to_another_leader() -> None:
     async def script(cluster: Cluster) -> None:
         sinks = await ready(cluster)
         name = next(f"t{number}" for number in range(100) if partition_for(f"t{number}", 3) == _led_by_1(cluster))
@@ -166,7 +166,7 @@ def _led_by_1(cluster: Cluster) -> int:
     return cluster.leaders(STATE_TOPIC).index(1)
 
 
-def test_a_coordinator_that_was_deposed_decides_nothing() -> None:
+def test_deposed_coordinator_decides_nothing() -> None:
     async def script(cluster: Cluster) -> None:
         sinks = await ready(cluster)
         name = await away_from_controller(cluster)
@@ -210,7 +210,7 @@ def _verifying(producer: Producer, partition: TopicPartition) -> AddPartitionsTo
 
 @pytest.mark.proves("P3")
 async def deposed(cluster: Cluster, producer: Producer) -> Talker:
-    """Cut its coordinator off until there is another one; who talks to the first, which does not know."""
+    """Isolate the coordinator until there is another; return a client of the first, which does not know it."""
     first = await coordinator(cluster, producer.transactional_id)
     for other in cluster.nodes:
         if other != first:
@@ -221,7 +221,7 @@ async def deposed(cluster: Cluster, producer: Producer) -> Talker:
     return await cluster.connect(first)
 
 
-def test_a_coordinator_that_was_deposed_and_has_not_heard_of_it_lets_nothing_in() -> None:
+def test_isolated_deposed_coordinator_verifies_no_partition() -> None:
     async def script(cluster: Cluster) -> None:
         await ready(cluster)
         producer = producer_of(cluster, await away_from_controller(cluster), 1)
@@ -236,7 +236,7 @@ def test_a_coordinator_that_was_deposed_and_has_not_heard_of_it_lets_nothing_in(
     play(script)
 
 
-def test_a_coordinator_that_was_deposed_and_has_not_heard_of_it_refuses_nothing_for_good() -> None:
+def test_isolated_deposed_coordinator_returns_only_retriable_errors() -> None:
     async def script(cluster: Cluster) -> None:
         await ready(cluster)
         producer = producer_of(cluster, await away_from_controller(cluster), 1)
@@ -254,7 +254,7 @@ def test_a_coordinator_that_was_deposed_and_has_not_heard_of_it_refuses_nothing_
 
 
 @pytest.mark.parametrize("state", ["Ongoing", "PrepareCommit", "PrepareAbort"])
-def test_a_transaction_outlives_the_whole_cluster(state: str) -> None:
+def test_transaction_survives_a_restart_of_the_whole_cluster(state: str) -> None:
     async def script(cluster: Cluster) -> None:
         sinks = await ready(cluster)
         producer = producer_of(cluster, "t")
@@ -274,7 +274,7 @@ def test_a_transaction_outlives_the_whole_cluster(state: str) -> None:
     play(script)
 
 
-def test_where_too_few_replicas_are_in_sync_nothing_is_decided() -> None:
+def test_transaction_changes_are_rejected_below_min_isr() -> None:
     async def script(cluster: Cluster) -> None:
         await ready(cluster)
         name = next(f"t{number}" for number in range(100) if partition_for(f"t{number}", 3) == _led_by_1(cluster))
@@ -292,7 +292,7 @@ def test_where_too_few_replicas_are_in_sync_nothing_is_decided() -> None:
     play(script)
 
 
-def test_every_broker_lists_what_it_coordinates_and_nothing_else() -> None:
+def test_every_broker_lists_only_the_transactions_it_coordinates() -> None:
     async def script(cluster: Cluster) -> None:
         await ready(cluster)
         names = [f"t{number}" for number in range(10)]

@@ -1,4 +1,4 @@
-"""Partitions with several replicas: what a leader takes is on its followers before it is acknowledged."""
+"""Replicated partitions: what a leader acknowledges is on its followers first."""
 
 import asyncio
 
@@ -32,7 +32,7 @@ QUICK = ("replica.lag.time.max.ms=1000", "broker.session.timeout.ms=60000")
 pytestmark = pytest.mark.proves("H1")
 
 
-def test_what_is_acknowledged_by_all_is_on_every_copy() -> None:
+def test_acks_all_records_are_on_every_replica() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
         for number in range(20):
@@ -45,7 +45,7 @@ def test_what_is_acknowledged_by_all_is_on_every_copy() -> None:
     on_cluster(script)
 
 
-def test_a_follower_fetches_as_soon_as_there_is_something() -> None:
+def test_follower_fetches_as_soon_as_records_are_appended() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
         talker = await cluster.connect(2)
@@ -54,13 +54,13 @@ def test_a_follower_fetches_as_soon_as_there_is_something() -> None:
             await asyncio.sleep(0.2)
             began_s = cluster.simulation.now_s
             await produce(talker, "t", batch(b"x"))
-            assert cluster.simulation.now_s - began_s < 0.02  # of half a second that a fetch may wait
+            assert cluster.simulation.now_s - began_s < 0.02  # of the half second that a fetch may wait
 
     on_cluster(script)
 
 
 @pytest.mark.proves("H3")
-def test_after_the_leader_is_killed_another_goes_on_with_all_that_was_acknowledged() -> None:
+def test_acknowledged_records_survive_a_leader_failover() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
         await send(cluster, b"a")
@@ -79,7 +79,7 @@ def test_after_the_leader_is_killed_another_goes_on_with_all_that_was_acknowledg
 
 @pytest.mark.proves("H5")
 @pytest.mark.parametrize("batches_at_once", [1, 500])
-def test_what_only_a_lost_leader_had_is_cut_off_when_it_returns(
+def test_unreplicated_records_of_a_lost_leader_are_truncated(
     batches_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     later: list[Truncation] = []
@@ -98,7 +98,7 @@ def test_what_only_a_lost_leader_had_is_cut_off_when_it_returns(
         for other in ("n1", "n3"):
             cluster.simulation.network.cut_both("n2", other)
         talker = await cluster.connect(2)
-        for number in range(5):  # they are lost, and were never promised
+        for number in range(5):  # they are lost, and were never acknowledged
             assert (await produce(talker, "t", batch(b"lost %d" % number), acks=1)).error_code == 0
         assert copy_of(cluster, 2).log.end_offset == 6
         assert copy_of(cluster, 2).high_watermark == 1
@@ -109,14 +109,14 @@ def test_what_only_a_lost_leader_had_is_cut_off_when_it_returns(
         await are_same(cluster, 1, 2, 3)
         kept = values(contents(copy_of(cluster, 2)))
         assert (kept[0], kept[-1]) == (b"a", b"b")
-        assert b"lost 1" not in kept  # the first was on its way already
-        assert len(later) == (batches_at_once == 1)  # in slices, where one is not enough
+        assert b"lost 1" not in kept  # the first was already replicated
+        assert len(later) == (batches_at_once == 1)  # in slices, if one is not enough
 
     on_cluster(script)
 
 
 @pytest.mark.proves("S6", part="synced clusters")
-def test_what_a_follower_had_not_synced_before_it_was_killed_counts_when_it_is_on_disk() -> None:
+def test_follower_counts_unsynced_records_only_once_synced_after_a_kill() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster, partitions=[[2, 3]], flush_messages=1, min_insync_replicas=2)
         await send(cluster, b"a")
@@ -135,7 +135,7 @@ def test_what_a_follower_had_not_synced_before_it_was_killed_counts_when_it_is_o
 
 
 @pytest.mark.proves("H5")
-def test_a_new_leader_that_has_written_nothing_yet_has_the_old_one_cut_off_all_the_same() -> None:
+def test_new_leader_without_records_of_its_epoch_truncates_the_old_one() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster, partitions=[[2, 3]])
         await send(cluster, b"a")
@@ -155,13 +155,13 @@ def test_a_new_leader_that_has_written_nothing_yet_has_the_old_one_cut_off_all_t
     on_cluster(script)
 
 
-def test_a_follower_that_lags_leaves_the_isr_and_comes_back_when_it_has_caught_up() -> None:
+def test_lagging_follower_leaves_the_isr_and_rejoins_when_caught_up() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
         await send(cluster, b"a")
         cluster.host(3).pause()
         took_s = cluster.simulation.now_s
-        await send(cluster, b"b")  # waits until the follower is given up
+        await send(cluster, b"b")  # waits until the follower has left the ISR
         took_s = cluster.simulation.now_s - took_s
         assert 0.9 < took_s < 2.5
         await cluster.until(lambda: where(cluster).isr == (2, 1), 0.1)
@@ -172,7 +172,7 @@ def test_a_follower_that_lags_leaves_the_isr_and_comes_back_when_it_has_caught_u
     on_cluster(script, settings=QUICK)
 
 
-def test_an_idle_follower_is_not_taken_for_one_that_lags() -> None:
+def test_idle_follower_stays_in_the_isr() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
         await send(cluster, b"a")
@@ -187,7 +187,7 @@ def test_an_idle_follower_is_not_taken_for_one_that_lags() -> None:
 
 @pytest.mark.proves("H1", part="the in-sync set")
 @pytest.mark.parametrize("unregistered", [2, 3])
-def test_a_broker_that_was_unregistered_and_lives_is_in_sync_again_though_nothing_is_written(unregistered: int) -> None:
+def test_unregistered_live_broker_rejoins_the_isr_without_any_write(unregistered: int) -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster, partitions=[[2, 3]], min_insync_replicas=2)
         await send(cluster, b"before")
@@ -203,7 +203,7 @@ def test_a_broker_that_was_unregistered_and_lives_is_in_sync_again_though_nothin
 
 
 @pytest.mark.proves("H2")
-def test_too_few_in_sync_and_acks_all_is_refused_while_nothing_is_committed() -> None:
+def test_acks_all_is_rejected_below_min_isr_and_nothing_is_committed() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster, min_insync_replicas=3)
         await send(cluster, b"a")
@@ -217,7 +217,7 @@ def test_too_few_in_sync_and_acks_all_is_refused_while_nothing_is_committed() ->
         assert (await produce(talker, "t", batch(b"b"), acks=1)).error_code == 0
         await asyncio.sleep(1.0)
         assert copy_of(cluster, 1).log.end_offset == 2
-        assert await read(talker) == [b"a"]  # acks=1 does not show what could be lost
+        assert await read(talker) == [b"a"]  # acks=1 does not expose uncommitted records
         await cluster.start(3)
         await send(cluster, b"c")
         assert await read(talker) == [b"a", b"b", b"c"]
@@ -225,7 +225,7 @@ def test_too_few_in_sync_and_acks_all_is_refused_while_nothing_is_committed() ->
     on_cluster(script)
 
 
-def test_a_write_that_is_not_replicated_in_time_is_answered_so_and_may_be_committed_later() -> None:
+def test_unreplicated_write_times_out_and_may_be_committed_later() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
         await send(cluster, b"a")
@@ -242,7 +242,7 @@ def test_a_write_that_is_not_replicated_in_time_is_answered_so_and_may_be_commit
 
 
 @pytest.mark.proves("H3")
-def test_who_waits_on_a_leader_that_is_deposed_hears_so_at_once() -> None:
+def test_waiters_on_a_deposed_leader_fail_at_once() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster, partitions=[[3, 2, 4]])
         await send(cluster, b"a")
@@ -272,7 +272,7 @@ def test_who_waits_on_a_leader_that_is_deposed_hears_so_at_once() -> None:
 
 
 @pytest.mark.proves("H7")
-def test_a_leader_that_is_cut_off_acknowledges_nothing_and_heals_by_itself() -> None:
+def test_isolated_leader_acknowledges_nothing_and_recovers() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster, min_insync_replicas=2)
         await send(cluster, b"a")
@@ -287,7 +287,7 @@ def test_a_leader_that_is_cut_off_acknowledges_nothing_and_heals_by_itself() -> 
         await are_same(cluster, 1, 2, 3, s_max=60.0)
         kept = values(contents(copy_of(cluster, 2)))
         assert (kept[0], kept[-1]) == (b"a", b"b")
-        assert kept.count(b"lost") <= 1  # the first was on its way already
+        assert kept.count(b"lost") <= 1  # the first was already replicated
         await cluster.until(lambda: sorted(where(cluster).isr) == [1, 2, 3], 10.0)
 
     on_cluster(script, settings=["broker.session.timeout.ms=3000", "broker.heartbeat.interval.ms=500"])
@@ -307,7 +307,7 @@ def test_partitions_between_the_same_brokers_share_one_session() -> None:
     on_cluster(script)
 
 
-def test_a_partition_is_followed_at_once_though_a_fetch_for_others_waits() -> None:
+def test_added_partition_is_fetched_though_another_fetch_waits() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster, "a")
         await send(cluster, b"x", topic="a")
@@ -321,7 +321,7 @@ def test_a_partition_is_followed_at_once_though_a_fetch_for_others_waits() -> No
 
 
 @pytest.mark.parametrize("flush_messages", [1, 3], ids=["every message synced", "some synced"])
-def test_copies_are_kept_in_topics_that_are_flushed_by_count(flush_messages: int) -> None:
+def test_replicas_are_kept_in_topics_with_flush_messages(flush_messages: int) -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster, flush_messages=flush_messages)
         for number in range(10):
@@ -332,7 +332,7 @@ def test_copies_are_kept_in_topics_that_are_flushed_by_count(flush_messages: int
 
 
 @pytest.mark.proves("S6")
-def test_where_every_message_is_synced_it_is_synced_on_every_copy_before_it_is_acknowledged() -> None:
+def test_flushed_topic_is_synced_on_every_replica_before_the_ack() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster, flush_messages=1)
         for number in range(10):
@@ -343,7 +343,7 @@ def test_where_every_message_is_synced_it_is_synced_on_every_copy_before_it_is_a
 
 
 @pytest.mark.proves("S6")
-def test_who_asks_for_the_leaders_word_alone_waits_for_the_leaders_disk_alone() -> None:
+def test_acks_1_waits_only_for_the_leaders_sync() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster, flush_messages=1, min_insync_replicas=3)
         await send(cluster, b"a")
@@ -359,7 +359,7 @@ def test_who_asks_for_the_leaders_word_alone_waits_for_the_leaders_disk_alone() 
 
 
 @pytest.mark.proves("H4")
-def test_after_an_unclean_election_every_copy_becomes_what_the_new_leader_has() -> None:
+def test_replicas_match_the_new_leader_after_an_unclean_election() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster, partitions=[[2, 3]], unclean_leader_election_enable="true")
         await send(cluster, b"a")

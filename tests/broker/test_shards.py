@@ -1,4 +1,4 @@
-"""What all shards of a kind have in common: some are given up or cannot be loaded, and are asked all the same."""
+"""Shards of a coordinator that are unloaded, loading, or cannot be loaded."""
 
 import asyncio
 from typing import Any
@@ -19,7 +19,7 @@ SETTINGS = ("offsets.topic.num.partitions=3",)
 
 
 async def shards_with_groups(scene: Scene) -> list[Shard]:
-    """Three shards, each with a group."""
+    """Return three shards, each with a group."""
     await scene.create("t")
     talker = await scene.connect()
     await find_coordinator(talker)
@@ -33,21 +33,21 @@ async def listed(shards: list[Shard]) -> tuple[list[str], ErrorCode]:
     return [each.group_id for each in groups], error
 
 
-@pytest.mark.proves("H3", part="clients are told")
-def test_one_that_is_given_up_meanwhile_is_passed_over() -> None:
+@pytest.mark.proves("H3", part="clients learn the new leader")
+def test_shard_unloaded_during_a_request_is_skipped() -> None:
     async def script(scene: Scene) -> None:
         shards = await shards_with_groups(scene)
         everything, _ = await listed(shards)
         assert sorted(everything) == ["a", "b", "c"]
         listing = asyncio.ensure_future(listed(shards))
-        await asyncio.sleep(0)  # the first is asked
+        await asyncio.sleep(0)  # the first is being read
         shards[1].resign()
         assert await listing == ([everything[0], everything[2]], ErrorCode.NONE)
 
     on_broker(script, settings=SETTINGS)
 
 
-def test_one_that_is_being_loaded_is_missing() -> None:
+def test_loading_shard_is_reported_as_missing() -> None:
     async def script(scene: Scene) -> None:
         shards = await shards_with_groups(scene)
         everything, _ = await listed(shards)
@@ -58,8 +58,8 @@ def test_one_that_is_being_loaded_is_missing() -> None:
     on_broker(script, settings=SETTINGS)
 
 
-@pytest.mark.proves("H3", part="clients are told")
-def test_who_asks_one_that_cannot_be_read_is_not_told_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.proves("H3", part="clients learn the new leader")
+def test_unreadable_shard_returns_a_final_error(monkeypatch: pytest.MonkeyPatch) -> None:
     async def unreadable() -> None:
         raise CorruptMessage("a batch with another checksum")
 
@@ -79,7 +79,7 @@ def test_who_asks_one_that_cannot_be_read_is_not_told_to_wait(monkeypatch: pytes
 
 
 @pytest.mark.proves("P3")
-def test_the_end_of_a_transaction_is_not_written_down_before_it_can_be_committed(
+def test_end_of_a_transaction_is_not_written_before_it_can_be_committed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     can_commit = True
@@ -88,7 +88,7 @@ def test_the_end_of_a_transaction_is_not_written_down_before_it_can_be_committed
 
     def lose_replicas(shard: TransactionShard, effect: SendMarkers) -> None:
         nonlocal can_commit
-        can_commit = can_commit and bool(marked)  # the first time too few are left
+        can_commit = can_commit and bool(marked)  # the first time the ISR is too small
         marked.append(effect)
         all_marked(shard, effect)
 

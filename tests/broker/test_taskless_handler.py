@@ -10,7 +10,7 @@ from moldau.broker.network.taskless_handler import TasklessHandler
 
 
 class Handler:
-    """A handler that was started, and its results."""
+    """A started handler and its results."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         self.ends: list[tuple[Any, Exception | None]] = []

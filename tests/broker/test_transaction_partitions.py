@@ -1,4 +1,4 @@
-"""Transactions as partitions and groups see them: on one broker, from the first batch to what readers are shown."""
+"""Transactions on the partitions and groups of one broker: batches, markers, isolation levels."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -18,7 +18,7 @@ BOTH = pytest.mark.parametrize("version", [1, 2], ids=["v1", "v2"])
 @pytest.mark.proves("P3")
 @BOTH
 @pytest.mark.parametrize("is_commit", [True, False], ids=["commit", "abort"])
-def test_readers_of_what_is_committed_see_all_of_a_transaction_or_nothing(version: int, is_commit: bool) -> None:
+def test_read_committed_returns_a_whole_transaction_or_nothing(version: int, is_commit: bool) -> None:
     async def script(scene: Scene, writer: Writer) -> None:
         talker = await scene.connect()
         assert await writer.write(b"a", b"b") == 0
@@ -40,7 +40,7 @@ def test_readers_of_what_is_committed_see_all_of_a_transaction_or_nothing(versio
 @pytest.mark.proves("P3")
 @BOTH
 @pytest.mark.parametrize("is_commit", [True, False], ids=["commit", "abort"])
-def test_offsets_of_a_transaction_count_when_it_is_committed(version: int, is_commit: bool) -> None:
+def test_transactional_offsets_apply_on_commit(version: int, is_commit: bool) -> None:
     async def script(scene: Scene, writer: Writer) -> None:
         talker = await scene.connect()
         await scene.node.broker.groups.coordinator_of("g")
@@ -56,7 +56,7 @@ def test_offsets_of_a_transaction_count_when_it_is_committed(version: int, is_co
 
 
 @pytest.mark.proves("C7")
-def test_a_reader_of_what_is_committed_is_not_woken_by_an_open_transaction() -> None:
+def test_read_committed_fetch_waits_through_an_open_transaction() -> None:
     async def script(scene: Scene, writer: Writer) -> None:
         talker = await scene.connect()
         await writer.write(b"a")
@@ -85,7 +85,7 @@ def test_a_reader_of_what_is_committed_is_not_woken_by_an_open_transaction() -> 
 
 @pytest.mark.proves("C1", part="minimum bytes and maximum wait")
 @pytest.mark.parametrize("is_open", [True, False], ids=["open when it is asked", "begun while it waits"])
-def test_a_reader_that_wants_much_has_it_when_the_transaction_is_committed(is_open: bool) -> None:
+def test_read_committed_fetch_completes_at_the_commit(is_open: bool) -> None:
     async def script(scene: Scene, writer: Writer) -> None:
         talker = await scene.connect()
         if is_open:
@@ -104,7 +104,7 @@ def test_a_reader_that_wants_much_has_it_when_the_transaction_is_committed(is_op
 
 
 @BOTH
-def test_what_is_pending_is_known_after_a_restart_and_after_a_crash(version: int) -> None:
+def test_open_transaction_state_survives_restart_and_crash(version: int) -> None:
     async def script(scene: Scene, writer: Writer) -> None:
         await scene.node.broker.groups.coordinator_of("g")
         if version == 1:
@@ -132,7 +132,7 @@ def test_what_is_pending_is_known_after_a_restart_and_after_a_crash(version: int
 
 
 async def settled(talker: Talker, *, require_stable: bool) -> tuple[int, ErrorCode]:
-    """What is committed, once the group is loaded."""
+    """Return the committed offset and the error, once the group is loaded."""
     while (found := await committed(talker, require_stable=require_stable))[1] in (
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.NOT_COORDINATOR,
@@ -166,7 +166,7 @@ def code_of_marker(answer: Any) -> ErrorCode:
 
 
 @pytest.mark.proves("P3")
-def test_a_marker_of_the_transaction_before_does_not_end_the_next_one() -> None:
+def test_marker_of_the_previous_transaction_does_not_end_the_next() -> None:
     async def script(scene: Scene, writer: Writer) -> None:
         await writer.write(b"a")
         epoch = writer.epoch
@@ -187,7 +187,7 @@ def test_a_marker_of_the_transaction_before_does_not_end_the_next_one() -> None:
 
 
 @pytest.mark.proves("P3")
-def test_a_former_coordinator_is_refused() -> None:
+def test_marker_of_a_former_coordinator_is_rejected() -> None:
     async def script(scene: Scene, writer: Writer) -> None:  # noqa: ARG001
         await writer.write(b"a")
         assert code_of_marker(await write_marker(writer, epoch=writer.epoch, coordinator_epoch=5)) is NONE

@@ -1,4 +1,4 @@
-"""The coordinator of transactions on one broker: from the first request of a producer to the last marker."""
+"""The transaction coordinator on one broker: from InitProducerId to the last marker."""
 
 import asyncio
 from typing import Any
@@ -23,7 +23,7 @@ def play(script: Any, *settings: str) -> None:
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-def test_who_asks_for_a_coordinator_has_the_topic_of_states_created(version: int) -> None:
+def test_find_coordinator_creates_the_transaction_state_topic(version: int) -> None:
     async def script(scene: Scene) -> None:
         answer = await find(await scene.connect(), "t", version)
         assert (answer.error_code, answer.node_id) == (0, scene.node.broker.node_id)
@@ -36,7 +36,7 @@ def test_who_asks_for_a_coordinator_has_the_topic_of_states_created(version: int
     play(script)
 
 
-def test_a_client_that_asks_about_the_topic_of_states_has_it_created_as_it_should_be() -> None:
+def test_metadata_request_creates_the_transaction_state_topic() -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
         asked = MetadataRequest.MetadataRequestTopic(name=STATE_TOPIC)
@@ -52,7 +52,7 @@ def test_a_client_that_asks_about_the_topic_of_states_has_it_created_as_it_shoul
 @pytest.mark.proves("P3")
 @pytest.mark.parametrize("is_commit", [True, False], ids=["commit", "abort"])
 @pytest.mark.parametrize("version", [1, 2], ids=["v1", "v2"])
-def test_a_transaction_ends_with_a_marker_in_each_of_its_partitions(version: int, is_commit: bool) -> None:
+def test_transaction_ends_with_a_marker_in_each_partition(version: int, is_commit: bool) -> None:
     async def script(scene: Scene) -> None:
         sink = await ready(scene)
         producer = producer_of(scene, version=version)
@@ -74,7 +74,7 @@ def test_a_transaction_ends_with_a_marker_in_each_of_its_partitions(version: int
     play(script)
 
 
-def test_offsets_of_a_group_join_with_the_partition_that_keeps_them() -> None:
+def test_group_offsets_join_with_their_offsets_topic_partition() -> None:
     async def script(scene: Scene) -> None:
         await ready(scene)
         producer = producer_of(scene)
@@ -88,7 +88,7 @@ def test_offsets_of_a_group_join_with_the_partition_that_keeps_them() -> None:
 
 
 @pytest.mark.proves("P3")
-def test_a_producer_that_was_replaced_hears_so_in_the_words_of_its_version() -> None:
+def test_replaced_producer_gets_the_error_of_its_version() -> None:
     async def script(scene: Scene) -> None:
         await ready(scene)
         zombie, successor = producer_of(scene), producer_of(scene)
@@ -109,7 +109,7 @@ def test_a_producer_that_was_replaced_hears_so_in_the_words_of_its_version() -> 
 
 
 @pytest.mark.proves("P3")
-def test_what_a_replaced_producer_left_open_is_aborted_first() -> None:
+def test_open_transaction_of_a_replaced_producer_is_aborted_first() -> None:
     async def script(scene: Scene) -> None:
         sink = await ready(scene)
         zombie, successor = producer_of(scene), producer_of(scene)
@@ -131,7 +131,7 @@ def test_what_a_replaced_producer_left_open_is_aborted_first() -> None:
 
 
 @pytest.mark.proves("P3")
-def test_requests_that_make_no_sense_are_refused() -> None:
+def test_invalid_requests_are_rejected() -> None:
     async def script(scene: Scene) -> None:
         await ready(scene)
         producer, stranger = producer_of(scene), producer_of(scene, "unknown")
@@ -159,7 +159,7 @@ def test_requests_that_make_no_sense_are_refused() -> None:
 
 
 @pytest.mark.proves("P3")
-def test_a_transaction_that_lasts_too_long_is_aborted_and_its_producer_fenced() -> None:
+def test_transaction_is_aborted_and_fenced_at_its_timeout() -> None:
     async def script(scene: Scene) -> None:
         sink = await ready(scene)
         producer = producer_of(scene)
@@ -208,7 +208,7 @@ def test_unused_transactional_id_expires() -> None:
         ErrorCode.KAFKA_STORAGE_ERROR,
     ],
 )
-def test_a_marker_is_sent_until_its_partition_has_it(code: ErrorCode) -> None:
+def test_marker_is_retried_until_its_partition_has_it(code: ErrorCode) -> None:
     async def script(scene: Scene) -> None:
         sink = await ready(scene)
         sink.codes[P0] = code
@@ -221,7 +221,9 @@ def test_a_marker_is_sent_until_its_partition_has_it(code: ErrorCode) -> None:
         assert scene.node.broker.transactions.markers.backlog == 1
         talker = await scene.connect()
         assert code_of(await talker.ask(3, producer.add_request(P0))) is ErrorCode.CONCURRENT_TRANSACTIONS
-        assert len([each for each in sink.came if each.partition == P1]) == 1, "who has it is not told again"
+        assert len([each for each in sink.came if each.partition == P1]) == 1, (
+            "a finished partition gets no second marker"
+        )
         assert 10 < len([each for each in sink.came if each.partition == P0]) < 60
         del sink.codes[P0]
         await producer.until("CompleteCommit")
@@ -230,7 +232,7 @@ def test_a_marker_is_sent_until_its_partition_has_it(code: ErrorCode) -> None:
 
 
 @pytest.mark.proves("P3")
-def test_a_partition_that_is_past_the_transaction_needs_no_marker() -> None:
+def test_partition_without_the_transaction_needs_no_marker() -> None:
     async def script(scene: Scene) -> None:
         sink = await ready(scene)
         sink.codes[P0] = ErrorCode.INVALID_PRODUCER_EPOCH
@@ -240,7 +242,7 @@ def test_a_partition_that_is_past_the_transaction_needs_no_marker() -> None:
         await producer.add(P0, P1)
         await producer.end()
         await asyncio.sleep(1)
-        assert (await producer.described()).transaction_state == "PrepareCommit", "the others are still told"
+        assert (await producer.described()).transaction_state == "PrepareCommit", "the others still get markers"
         del sink.codes[P1]
         await producer.until("CompleteCommit")
         assert len([each for each in sink.came if each.partition == P0]) == 1, "it would refuse it for ever"
@@ -266,7 +268,7 @@ def test_partitions_of_a_deleted_topic_need_no_marker() -> None:
     play(script)
 
 
-def test_markers_of_many_transactions_travel_together() -> None:
+def test_markers_of_many_transactions_are_batched() -> None:
     async def script(scene: Scene) -> None:
         sink = await ready(scene)
         producers = [producer_of(scene, f"t{number}") for number in range(100)]
@@ -288,7 +290,7 @@ def test_markers_of_many_transactions_travel_together() -> None:
 
 
 @pytest.mark.proves("P3")
-def test_while_too_many_markers_wait_no_transaction_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_txn_is_rejected_while_too_many_markers_are_pending(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction_coordinator, "BACKLOG_MAX", 2)
 
     async def script(scene: Scene) -> None:
@@ -309,8 +311,8 @@ def test_while_too_many_markers_wait_no_transaction_is_ended(monkeypatch: pytest
     play(script)
 
 
-class Owner:
-    """A shard that decided something, and waits for its markers."""
+class MarkerOwner:
+    """A shard that has decided a transaction and waits for its markers."""
 
     coordinator_epoch = 0
 
@@ -322,12 +324,12 @@ class Owner:
 
 
 @pytest.mark.proves("P3")
-def test_a_broker_that_does_not_know_all_topics_yet_takes_none_for_deleted() -> None:
+def test_topics_missing_from_an_incomplete_image_do_not_count_as_deleted() -> None:
     async def script(scene: Scene) -> None:
         await ready(scene)
         markers = Markers(scene.node.broker, scene.simulation.fail)
         markers.update_image(scene.node.broker.image)
-        owner = Owner()
+        owner = MarkerOwner()
         effect = SendMarkers("t", ProducerId(1), 0, True, 0, (TopicPartition("new", 0),), 2)
         markers.send(owner, effect)
         await asyncio.sleep(5)

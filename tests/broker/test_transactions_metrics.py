@@ -1,4 +1,4 @@
-"""What the metrics page says of transactions."""
+"""Transaction metrics."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ from moldau.model.errors import ErrorCode
 pytestmark = pytest.mark.proves("O1")
 
 
-def test_open_and_ended_transactions_are_counted_and_markers_that_wait() -> None:
+def test_open_and_ended_transactions_and_pending_markers_are_counted() -> None:
     async def script(scene: Scene) -> None:
         sink = await ready(scene)
         first, second, third = (producer_of(scene, each) for each in ("first", "second", "third"))
@@ -42,7 +42,7 @@ def test_open_and_ended_transactions_are_counted_and_markers_that_wait() -> None
     on_broker(script, settings=FEW_PARTITIONS)
 
 
-def test_what_an_open_transaction_hides_from_readers_is_told() -> None:
+def test_records_hidden_by_an_open_transaction_are_counted() -> None:
     async def script(scene: Scene, writer: Writer) -> None:
         name = 'kafka_cluster_partition_laststableoffsetlag{topic="t",partition="%d"}'
         await writer.write(b"a", b"b", b"c")

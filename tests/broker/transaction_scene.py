@@ -1,4 +1,4 @@
-"""Transactional producers that speak to their coordinator, and partitions that keep a list of the markers they get."""
+"""Transactional producers, and partitions that record the markers they get."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -38,13 +38,13 @@ FEW_PARTITIONS = ("transaction.state.log.num.partitions=3",)
 
 
 class Reach(Protocol):
-    """Connects to whoever coordinates a transactional id."""
+    """Connects to the coordinator of a transactional id."""
 
     async def __call__(self, transactional_id: str) -> Talker: ...
 
 
 class Producer:
-    """One transactional producer; `ask` finds the coordinator, and tries again where that passes."""
+    """A transactional producer; `ask` finds the coordinator and retries passing errors."""
 
     def __init__(self, reach: Reach, transactional_id: str = "t", version: int = 2) -> None:
         self.reach = reach
@@ -112,7 +112,7 @@ class Producer:
         return (await self.ask(0, request)).transaction_states[0]
 
     async def until(self, state: str, virtual_s_max: float = 60.0) -> Any:
-        """Until the transaction is in this state."""
+        """Wait until the transaction is in this state."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + virtual_s_max
         while (described := await self.described()).transaction_state != state:
@@ -129,7 +129,7 @@ def _topics(partitions: Sequence[tuple[str, int]]) -> list[AddPartitionsToTxnReq
 
 
 def code_of(answer: Any) -> ErrorCode:
-    """The one that counts, wherever an answer has it."""
+    """Return the relevant error code of a response."""
     for topic in getattr(answer, "results_by_topic_v3_and_below", None) or ():
         return ErrorCode(topic.results_by_partition[0].partition_error_code)
     for state in getattr(answer, "transaction_states", None) or ():
@@ -138,7 +138,7 @@ def code_of(answer: Any) -> ErrorCode:
 
 
 def producer_of(scene: Scene, transactional_id: str = "t", version: int = 2) -> Producer:
-    """A producer with the one broker that there is."""
+    """Return a producer of the single broker."""
 
     async def reach(transactional_id: str) -> Talker:  # noqa: ARG001 - there is one broker
         return await scene.connect()
@@ -147,7 +147,7 @@ def producer_of(scene: Scene, transactional_id: str = "t", version: int = 2) -> 
 
 
 async def ready(scene: Scene) -> "Sink":
-    """There are partitions, whose markers are listed, and a coordinator."""
+    """Create partitions whose markers are recorded, and a coordinator."""
     await scene.create("t", partitions=2)
     talker = await scene.connect()
     assert (await find(talker, "t")).error_code == 0
@@ -161,7 +161,7 @@ async def find(talker: Talker, transactional_id: str, version: int = 4) -> Any:
 
 
 class Marked(NamedTuple):
-    """A marker that came to a partition."""
+    """A marker that reached a partition."""
 
     producer_id: int
     epoch: int
@@ -172,13 +172,13 @@ class Marked(NamedTuple):
 
 
 class Sink:
-    """In place of the partitions of a node: what markers come, and what they are answered."""
+    """Replaces the partitions of a node: records markers and returns prepared codes."""
 
     def __init__(self, node: Node | None = None) -> None:
         self.came: list[Marked] = []
         self.codes: dict[TopicPartition, ErrorCode] = {}  # other than NONE
         self.requests = 0
-        self.is_open = asyncio.Event()  # nobody is answered before
+        self.is_open = asyncio.Event()  # responses wait for it
         self.is_open.set()
         if node is not None:
             apis: Any = node.routers.broker.apis
@@ -187,7 +187,7 @@ class Sink:
 
     @contextmanager
     def of_nodes_to_come(self) -> Iterator[None]:
-        """Stand in from the first moment of every node that is started meanwhile."""
+        """Replace the partitions of every node that is started meanwhile, from its start on."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(write_txn_markers, "handle", self.handle)
             yield

@@ -1,4 +1,4 @@
-"""Producers that write in transactions, and readers of what is committed, on one broker."""
+"""Transactional writers and read-committed readers, on one broker."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -14,11 +14,11 @@ NONE = ErrorCode.NONE
 OFFSETS_FEW = "offsets.topic.num.partitions=3"
 READ_COMMITTED = 1
 LATEST = -1
-NOW_MS = 1_760_000_000_000  # as the simulated clock has it: markers bear its time, and a segment does not span years
+NOW_MS = 1_760_000_000_000  # the simulated clock's time: markers carry it, and a segment does not span years
 
 
 class Writer(Producer):
-    """A producer that also writes: in its first version it says before where, in its second it does not."""
+    """A producer that also writes; with transaction version 1 it adds partitions first, with version 2 it does not."""
 
     def __init__(self, scene: Scene, talker: Talker, transactional_id: str = "t", version: int = 2) -> None:
         async def reach(transactional_id: str) -> Talker:  # noqa: ARG001 - there is one broker
@@ -43,18 +43,18 @@ class Writer(Producer):
         request = produce_request("t", self.batch(*values, partition=partition, **fields), partition=partition)
         request.transactional_id = self.transactional_id
         answer = await self.talker.ask(version or (12 if self.version == 2 else 9), request)
-        told = answer.responses[0].partition_responses[0]
-        if not told.error_code:
+        response = answer.responses[0].partition_responses[0]
+        if not response.error_code:
             self.sequences[partition] = self.sequences.get(partition, 0) + len(values)
-        return told
+        return response
 
     async def write(self, *values: bytes, partition: int = 0) -> int:
-        """The base offset of what was written, in whichever way the version has it."""
+        """Write as the transaction version requires; return the base offset."""
         if self.version == 1:
             assert await self.add(("t", partition)) is NONE
-        told = await self.send(*values, partition=partition)
-        assert told.error_code == 0, ErrorCode(told.error_code)
-        return int(told.base_offset)
+        response = await self.send(*values, partition=partition)
+        assert response.error_code == 0, ErrorCode(response.error_code)
+        return int(response.base_offset)
 
     async def finish(self, *, is_commit: bool = True) -> None:
         assert await self.end(is_commit=is_commit) is NONE
@@ -93,7 +93,7 @@ def play(script: Callable[[Scene, Writer], Coroutine[Any, Any, None]], version: 
 async def values(
     talker: Talker, *, isolation: int = READ_COMMITTED, offset: int = 0, partition: int = 0
 ) -> list[bytes]:
-    """What a consumer shows: it leaves out control records, and what it is told was aborted."""
+    """Return what a consumer shows, without control records and aborted transactions."""
     answer = await fetch(talker, "t", offset, isolation_level=isolation, partition=partition)
     assert answer.error_code == 0
     upcoming = sorted((each.first_offset, each.producer_id) for each in answer.aborted_transactions or ())
@@ -120,5 +120,5 @@ async def committed(talker: Talker, *, require_stable: bool = False, group_id: s
     topic = OffsetFetchRequest.OffsetFetchRequestTopics(name="t", partition_indexes=[0])
     group = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group_id, topics=[topic])
     answer = await talker.ask(8, OffsetFetchRequest(groups=[group], require_stable=require_stable))
-    (told,) = answer.groups[0].topics[0].partitions
-    return told.committed_offset, ErrorCode(told.error_code)
+    (response,) = answer.groups[0].topics[0].partitions
+    return response.committed_offset, ErrorCode(response.error_code)

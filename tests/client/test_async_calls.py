@@ -100,7 +100,7 @@ def test_throttled_fetch_waits_and_retries() -> None:
     assert world.run(lambda client: client.fetch("t", 0, 0)).high_watermark == 1
     first, second, third = asked_ms
     assert 700 <= second - first < 750
-    assert 100 <= third - second < 150  # without a time of the broker's, our own between two tries
+    assert 100 <= third - second < 150  # without a throttle time, the client's own backoff
 
 
 def test_fetch_times_out_when_always_throttled() -> None:

@@ -175,8 +175,8 @@ def test_active_observer_is_the_current_directory_not_a_lost_one() -> None:
         return quorum(observers=(lost,) if looks < 3 else (lost, found))
 
     on_both(script, "DescribeQuorum", answer)
-    heard = World(script).run(lambda client: Quorum(client).active_observers(4))
-    assert [each.directory_id for each in heard] == [bytes([2]) * 16]
+    observers = World(script).run(lambda client: Quorum(client).active_observers(4))
+    assert [each.directory_id for each in observers] == [bytes([2]) * 16]
     on_both(script, "DescribeQuorum", lambda _: quorum(observers=(lost,)))
     assert World(script).run(lambda client: Quorum(client).active_observers(4)) == []
 
@@ -186,7 +186,7 @@ def silence(kind: Any, **fields: Any) -> Any:
 
 
 def test_missing_controller_is_reported_once() -> None:
-    """A broker has looked for one for 20 s by then; three times of that say no more."""
+    """A broker has searched for 20 s by then; repeating that adds nothing."""
     script = Script()
     words = "no controller is known to be active"
     on_both(script, "DescribeQuorum", lambda _: silence(messages.DescribeQuorumResponse, error_message=words))

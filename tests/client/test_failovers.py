@@ -20,11 +20,9 @@ from moldau.model.errors import (
 from moldau.model.ids import Address
 from moldau.testing.clock import SimulatedClock
 
-TOLD = pytest.mark.proves("H3", part="clients are told")
-
 
 class Stale(Script):
-    """Broker 1 was cut off: it knows of the time when it led. Broker 2 leads."""
+    """Broker 1 was isolated and has the metadata of its own leadership. Broker 2 leads."""
 
     def __init__(self, code: int = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
         super().__init__()
@@ -38,8 +36,7 @@ class Stale(Script):
         return self.metadata(request)
 
 
-@TOLD
-@pytest.mark.proves("H3", part="clients are told")
+@pytest.mark.proves("H3", part="clients learn the new leader")
 def test_concurrent_invalidation_does_not_affect_a_lookup() -> None:
     script = Script()
     script.on(1, "Produce", lambda _: produced())
@@ -47,19 +44,18 @@ def test_concurrent_invalidation_does_not_affect_a_lookup() -> None:
     async def act(client: AsyncClient) -> Any:
         look_up = client.topic
 
-        async def forgetful(name: str) -> Any:
+        async def look_up_and_invalidate(name: str) -> Any:
             view = await look_up(name)
             client.metadata.forget(name)  # another caller has just invalidated it
             return view
 
-        client.topic = forgetful  # type: ignore[method-assign]
+        client.topic = look_up_and_invalidate  # type: ignore[method-assign]
         return await client.produce("t", 0, batch(4))
 
     assert World(script, total_timeout_ms=100).run(act).base_offset == 7
 
 
-@TOLD
-@pytest.mark.proves("H3", part="clients are told")
+@pytest.mark.proves("H3", part="clients learn the new leader")
 def test_failure_does_not_invalidate_newer_metadata() -> None:
     script = Script()
 
@@ -79,8 +75,7 @@ def test_failure_does_not_invalidate_newer_metadata() -> None:
     assert script.asked[1, "Metadata"] + script.asked[2, "Metadata"] == 2
 
 
-@TOLD
-@pytest.mark.proves("H3", part="clients are told")
+@pytest.mark.proves("H3", part="clients learn the new leader")
 def test_known_topic_is_retried_until_the_timeout() -> None:
     script = Script()
     world = World(script)
@@ -93,7 +88,7 @@ def test_known_topic_is_retried_until_the_timeout() -> None:
     assert world.run(lambda client: client.produce("t", 0, batch(4))).base_offset == 7
 
 
-@TOLD
+@pytest.mark.proves("H3", part="clients learn the new leader")
 def test_unknown_broker_timeout_starts_when_it_becomes_unknown() -> None:
     troubles = [*[NotEnoughReplicas("not yet")] * 8, BrokerNotAvailable("no broker 9"), NotEnoughReplicas("not yet")]
 
@@ -107,7 +102,7 @@ def test_unknown_broker_timeout_starts_when_it_becomes_unknown() -> None:
     assert world.loop.time() > 1000 + 3
 
 
-@pytest.mark.proves("H3", part="clients are told")
+@pytest.mark.proves("H3", part="clients learn the new leader")
 def test_unknown_topic_fails_soon_after_other_errors() -> None:
     world = World(Script())
 
@@ -119,7 +114,7 @@ def test_unknown_topic_fails_soon_after_other_errors() -> None:
     assert 1006 < world.loop.time() < 1010
 
 
-@pytest.mark.proves("H3", part="clients are told")
+@pytest.mark.proves("H3", part="clients learn the new leader")
 def test_topic_being_created_is_retried_longer() -> None:
     script = Script()
     world = World(script, allow_auto_create_topics=True)
@@ -135,9 +130,8 @@ def test_topic_being_created_is_retried_longer() -> None:
     assert world.run(act).base_offset == 7
 
 
-@TOLD
 @pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT])
-@pytest.mark.proves("H3", part="clients are told")
+@pytest.mark.proves("H3", part="clients learn the new leader")
 def test_another_broker_is_preferred_after_stale_metadata(code: ErrorCode) -> None:
     script = Stale(code)
     world = World(script, bootstrap="b1:9092")
@@ -145,8 +139,7 @@ def test_another_broker_is_preferred_after_stale_metadata(code: ErrorCode) -> No
     assert script.asked[1, "Produce"] == 1
 
 
-@TOLD
-@pytest.mark.proves("H3", part="clients are told")
+@pytest.mark.proves("H3", part="clients learn the new leader")
 def test_unknown_topic_is_looked_up_at_another_broker() -> None:
     script = Script()
 
@@ -188,7 +181,7 @@ def test_brokers_are_ranked_with_unreachable_ones_last() -> None:
 
 
 class Seeded(World):
-    """Knocks in another order with each seed."""
+    """Tries the bootstrap servers in an order that depends on the seed."""
 
     seed = 0
 
@@ -204,7 +197,7 @@ def close(_: Any) -> Any:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("answer", [close, lambda _: None])
 @pytest.mark.parametrize("api", ["ApiVersions", "Metadata"])
-@pytest.mark.proves("H3", part="clients are told")
+@pytest.mark.proves("H3", part="clients learn the new leader")
 def test_unresponsive_bootstrap_server_is_skipped(seed: int, answer: Any, api: str) -> None:
     script = Script()
     script.on(1, api, answer)
@@ -225,7 +218,7 @@ def test_all_causes_are_reported_when_no_bootstrap_server_responds() -> None:
     assert "cannot reach b9:9092: unknown host b9" in said
 
 
-@pytest.mark.proves("H3", part="clients are told")
+@pytest.mark.proves("H3", part="clients learn the new leader")
 def test_executed_request_is_not_sent_to_the_next_bootstrap_server() -> None:
     script = Script()
     for node in (1, 2):
@@ -238,7 +231,7 @@ def test_executed_request_is_not_sent_to_the_next_bootstrap_server() -> None:
 # Bounds on time
 
 
-@pytest.mark.proves("H3", part="clients are told")
+@pytest.mark.proves("H3", part="clients learn the new leader")
 def test_unresponsive_leader_fails_at_the_call_deadline() -> None:
     script = Script()
     script.on(1, "Produce", lambda _: None)
@@ -285,7 +278,7 @@ def test_lookup_and_connect_fail_at_the_call_deadline() -> None:
     assert world.loop.time() < 1010
 
 
-@pytest.mark.proves("H3", part="clients are told")
+@pytest.mark.proves("H3", part="clients learn the new leader")
 def test_shared_lookup_is_not_bound_by_its_first_callers_deadline() -> None:
     script = Script()
     script.on(1, "Produce", lambda _: produced())
@@ -313,7 +306,7 @@ def test_fetch_may_wait_longer_than_the_call_timeout() -> None:
     assert world.loop.time() >= 1004
 
 
-@pytest.mark.proves("H3", part="clients are told")
+@pytest.mark.proves("H3", part="clients learn the new leader")
 def test_unknown_partition_fails_soon() -> None:
     world = World(Script())
     with pytest.raises(UnknownTopicOrPartition, match="partition 5 does not exist"):

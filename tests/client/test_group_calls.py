@@ -189,20 +189,20 @@ def test_consumer_group_is_described_once_its_coordinator_has_loaded() -> None:
     script = coordinated(Script())
     newer = messages.ConsumerGroupDescribeResponse
 
-    def told(code: int) -> Any:
+    def group_with(code: int) -> Any:
         group = newer.DescribedGroup(group_id="g", group_state="Stable", assignor_name="uniform", error_code=code)
         return newer(groups=[group])
 
     script.on(2, "DescribeGroups", in_turn(described(ErrorCode.GROUP_ID_NOT_FOUND)))
-    script.on(2, "ConsumerGroupDescribe", in_turn(told(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), told(0)))
+    script.on(2, "ConsumerGroupDescribe", in_turn(group_with(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), group_with(0)))
     found = World(script).run(lambda client: Groups(client).describe("g"))
     assert (found.protocol, found.assignor, found.coordinator) == ("consumer", "uniform", 2)
-    script.on(2, "ConsumerGroupDescribe", in_turn(told(ErrorCode.GROUP_ID_NOT_FOUND)))
+    script.on(2, "ConsumerGroupDescribe", in_turn(group_with(ErrorCode.GROUP_ID_NOT_FOUND)))
     with pytest.raises(GroupIdNotFound, match="Group g does not exist"):
         World(script).run(lambda client: Groups(client).describe("g"))
 
 
-@pytest.mark.proves("H3", part="clients are told")
+@pytest.mark.proves("H3", part="clients learn the new leader")
 def test_offset_fetch_fails_at_the_call_deadline() -> None:
     script = coordinated(Script())
     script.on(2, "OffsetFetch", lambda _: None)

@@ -18,8 +18,8 @@ RECORD = (0, b"k", b"v", ())
 INIT_PRODUCER_ID = 22
 
 
-class Noting(Script):
-    """Leads with broker 1 until it has answered once; notes producer id, epoch and first sequence of each batch."""
+class RecordingScript(Script):
+    """Broker 1 leads until its first response; producer id, epoch and first sequence of each batch are recorded."""
 
     def __init__(self, *codes: int) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ LOST = -99
 )
 @pytest.mark.proves("P2", part="a retry is stored once")
 def test_batch_is_not_retried_when_a_former_leader_may_have_stored_it(code: ErrorCode) -> None:
-    script = Noting(code)
+    script = RecordingScript(code)
     with pytest.raises(KafkaError, match="it may be stored") as failed:
         World(script).run(lambda client: client.produce("t", 0, batch()))
     assert failed.value.code == code
@@ -67,7 +67,7 @@ def test_batch_is_not_retried_when_a_former_leader_may_have_stored_it(code: Erro
 
 
 def test_leader_metadata_is_invalidated_without_a_retry() -> None:
-    script = Noting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    script = RecordingScript(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     async def act(client: AsyncClient) -> None:
         with pytest.raises(KafkaError):
@@ -79,7 +79,7 @@ def test_leader_metadata_is_invalidated_without_a_retry() -> None:
 
 @pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION])
 def test_acks_one_error_means_not_stored(code: ErrorCode) -> None:
-    script = Noting(code)
+    script = RecordingScript(code)
     assert World(script).run(lambda client: client.produce("t", 0, batch(), acks=1)).base_offset == 7
     assert len(script.sent) == 2
 
@@ -88,7 +88,7 @@ def test_acks_one_error_means_not_stored(code: ErrorCode) -> None:
 @pytest.mark.parametrize("trouble", [LOST, ErrorCode.NOT_LEADER_OR_FOLLOWER])
 @pytest.mark.proves("P2", part="a retry is stored once")
 def test_records_get_a_producer_id_and_are_retried(trouble: int) -> None:
-    script = Noting(0, trouble)
+    script = RecordingScript(0, trouble)
 
     async def act(client: AsyncClient) -> None:
         for _ in range(3):
@@ -100,7 +100,7 @@ def test_records_get_a_producer_id_and_are_retried(trouble: int) -> None:
 
 @ONCE
 def test_concurrent_batches_are_sent_in_order_with_one_producer_id() -> None:
-    script = Noting(0, LOST)
+    script = RecordingScript(0, LOST)
 
     async def act(client: AsyncClient) -> None:
         await asyncio.gather(*(client.produce("t", 0, [RECORD]) for _ in range(4)))
@@ -112,7 +112,7 @@ def test_concurrent_batches_are_sent_in_order_with_one_producer_id() -> None:
 @ONCE
 @pytest.mark.proves("P2", part="a retry is stored once")
 def test_waiting_batches_use_a_new_producer_id_after_a_failure() -> None:
-    script = Noting(ErrorCode.MESSAGE_TOO_LARGE)
+    script = RecordingScript(ErrorCode.MESSAGE_TOO_LARGE)
 
     async def act(client: AsyncClient) -> list[Any]:
         return list(await asyncio.gather(*(client.produce("t", 0, [RECORD]) for _ in range(3)), return_exceptions=True))
@@ -124,7 +124,7 @@ def test_waiting_batches_use_a_new_producer_id_after_a_failure() -> None:
 
 
 def test_produce_works_when_producer_ids_are_denied() -> None:
-    script = Noting(0, LOST)
+    script = RecordingScript(0, LOST)
     refused = messages.InitProducerIdResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     for node in (1, 2):
         script.on(node, "InitProducerId", lambda _: refused)
@@ -141,7 +141,7 @@ def test_produce_works_when_producer_ids_are_denied() -> None:
 
 @pytest.mark.parametrize("acks", [0, 1])
 def test_no_producer_id_is_requested_without_acks_all(acks: int) -> None:
-    script = Noting()
+    script = RecordingScript()
 
     async def act(client: AsyncClient) -> None:
         await client.produce("t", 0, [RECORD], acks=acks)
@@ -152,7 +152,7 @@ def test_no_producer_id_is_requested_without_acks_all(acks: int) -> None:
 
 
 def test_producer_id_and_send_share_one_deadline() -> None:
-    script = Noting()
+    script = RecordingScript()
     loading = messages.InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     for node in (1, 2):
         script.on(node, "InitProducerId", lambda _: loading)
@@ -163,7 +163,7 @@ def test_producer_id_and_send_share_one_deadline() -> None:
 
 
 def test_produce_works_on_clusters_without_producer_ids() -> None:
-    script = Noting()
+    script = RecordingScript()
     script.versions = {INIT_PRODUCER_ID: (99, 99)}
 
     async def act(client: AsyncClient) -> None:

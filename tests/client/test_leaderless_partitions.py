@@ -1,4 +1,4 @@
-"""One leaderless partition does not keep the command line from the others."""
+"""A leaderless partition does not delay commands on the others."""
 
 import asyncio
 from contextlib import aclosing
@@ -19,8 +19,8 @@ from moldau.wire import messages
 LED, LEADERLESS = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-class Halved(Script):
-    """A topic of two partitions, the second of which has no leader until it is given one."""
+class HalfLedScript(Script):
+    """A topic of two partitions, the second of which has no leader at first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Halved(Script):
         return response.MetadataResponseTopic(name=name, topic_id=TOPIC_ID, partitions=parts)
 
     def _fetch(self, request: Any) -> Any:
-        """Always one record more."""
+        """Return one more record at each fetch."""
         response = messages.FetchResponse
         parts = []
         for each in request.topics[0].partitions:
@@ -52,7 +52,7 @@ class Halved(Script):
 
 @pytest.mark.proves("A4", part="produce and consume")
 def test_leaderless_partition_does_not_delay_the_others(capsys: pytest.CaptureFixture[str]) -> None:
-    script = Halved()
+    script = HalfLedScript()
     world = World(script)
 
     async def read(client: AsyncClient) -> None:
@@ -75,7 +75,7 @@ def test_leaderless_partition_does_not_delay_the_others(capsys: pytest.CaptureFi
     assert capsys.readouterr().err == "partition 1 of topic t has no leader at the moment; retrying\n"
 
 
-class Read(Halved):
+class GroupScript(HalfLedScript):
     """A group has read both partitions up to offset 4, and the first one ends at 10."""
 
     def __init__(self) -> None:
@@ -93,18 +93,18 @@ class Read(Halved):
         self.on(1, "OffsetFetch", lambda _: offsets(topics=[topic]))
         self.on(1, "ListOffsets", lambda _: ends(topics=[ends.ListOffsetsTopicResponse(name="t", partitions=[end])]))
 
-    def told_within(self, most_ms: int) -> list[tuple[Any, ...]]:
+    def describe_within(self, timeout_ms: int) -> list[tuple[Any, ...]]:
         world = World(self)
         began_ms = world.loop.now_ms()
         group = DescribedGroup("g", "Empty", "classic", "", 1)
         rows = world.run(lambda client: progress(Groups(client), group))
-        assert world.loop.now_ms() - began_ms < most_ms
+        assert world.loop.now_ms() - began_ms < timeout_ms
         return [(row.partition, row.committed, row.end, row.lag) for row in rows]
 
 
 @pytest.mark.proves("A4", part="groups")
 def test_group_is_described_when_a_partition_has_no_leader() -> None:
-    assert Read().told_within(1_000) == [(0, 4, 10, 6), (1, 4, None, None)]
+    assert GroupScript().describe_within(1_000) == [(0, 4, 10, 6), (1, 4, None, None)]
 
 
 @pytest.mark.proves("A4", part="groups")
@@ -113,8 +113,8 @@ def test_group_is_described_when_a_leader_does_not_respond(is_frozen: bool, caps
     def gone(_: Any) -> Any:
         raise ConnectionResetError
 
-    script = Read()
+    script = GroupScript()
     script.leaders = [1, 2]
     script.on(2, "ListOffsets", (lambda _: None) if is_frozen else gone)
-    assert script.told_within(15_000) == [(0, 4, 10, 6), (1, 4, None, None)]
+    assert script.describe_within(15_000) == [(0, 4, 10, 6), (1, 4, None, None)]
     assert capsys.readouterr().err == "no response from the leaders of t-1: their offsets are not shown\n"

@@ -16,8 +16,8 @@ from moldau_dev.simulation.loop import SimulatedLoop
 pytestmark = pytest.mark.proves("P1", part="acks=0")
 
 
-class Full:
-    """Network and connection in one: nothing leaves it."""
+class StuckConnection:
+    """Network and connection in one: it sends nothing."""
 
     def __init__(self) -> None:
         self.queued_bytes = QUEUED_BYTES_MAX + 1
@@ -31,10 +31,10 @@ class Full:
     def send(self, pieces: Any) -> None:
         """Respond only to ApiVersions."""
         header, _ = framing.parse_request_header(memoryview(b"".join(bytes(each) for each in pieces))[4:])
-        told: Any = framing.frame_response(
+        response: Any = framing.frame_response(
             header.api_key, header.api_version, header.correlation_id, messages.ApiVersionsResponse()
         )
-        frame = memoryview(b"".join(bytes(each) for each in told))[4:]
+        frame = memoryview(b"".join(bytes(each) for each in response))[4:]
         asyncio.get_running_loop().call_soon(self.handler.frame_received, frame)
 
     def abort(self) -> None:
@@ -43,9 +43,9 @@ class Full:
 
 
 def run(act: Any) -> float:
-    """How long it took, in seconds."""
+    """Return the elapsed seconds."""
     loop = SimulatedLoop()
-    full = Full()
+    full = StuckConnection()
 
     async def main() -> float:
         link = Link(Address("b1", 9092), SimulatedClock(loop.now_ms), ClientSettings(request_timeout_ms=2000))
@@ -57,7 +57,7 @@ def run(act: Any) -> float:
 
 
 def test_broker_that_accepts_no_data_is_disconnected_after_the_timeout() -> None:
-    async def act(link: Link, full: Full) -> None:
+    async def act(link: Link, full: StuckConnection) -> None:
         with pytest.raises(ResponseTimeout, match="b1:9092 accepted no data for 2 s") as failed:
             await link.wait_for_room()
         assert not failed.value.was_sent
@@ -68,7 +68,7 @@ def test_broker_that_accepts_no_data_is_disconnected_after_the_timeout() -> None
 
 
 def test_slow_broker_is_not_disconnected() -> None:
-    async def act(link: Link, full: Full) -> None:
+    async def act(link: Link, full: StuckConnection) -> None:
         waiting = asyncio.get_running_loop().create_task(link.wait_for_room())
         full.queued_bytes += 10
         for _ in range(5):

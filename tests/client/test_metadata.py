@@ -10,7 +10,9 @@ from moldau.wire.messages import MetadataResponse
 ID, ANOTHER_ID = b"1" * 16, b"2" * 16
 
 
-def told(leader: int, leader_epoch: int, topic_id: bytes = ID, error: ErrorCode = ErrorCode.NONE) -> MetadataResponse:
+def response_with(
+    leader: int, leader_epoch: int, topic_id: bytes = ID, error: ErrorCode = ErrorCode.NONE
+) -> MetadataResponse:
     response = MetadataResponse
     partition = response.MetadataResponsePartition(partition_index=0, leader_id=leader, leader_epoch=leader_epoch)
     topic = response.MetadataResponseTopic(
@@ -24,46 +26,46 @@ def leader_of(metadata: Metadata) -> NodeId:
     return metadata.leader("t", 0).leader
 
 
-@pytest.mark.proves("H3", part="clients are told")
+@pytest.mark.proves("H3", part="clients learn the new leader")
 def test_older_leader_epoch_is_ignored_after_invalidation() -> None:
     metadata = Metadata()
-    metadata.update(told(1, 4), 0)
-    metadata.update(told(2, 5), 0)
+    metadata.update(response_with(1, 4), 0)
+    metadata.update(response_with(2, 5), 0)
     assert leader_of(metadata) == 2
-    metadata.update(told(1, 4), 0)  # by a broker that was cut off
+    metadata.update(response_with(1, 4), 0)  # by an isolated broker
     assert leader_of(metadata) == 2
     metadata.forget("t")
     assert metadata.fresh("t", 0, 1000) is None
-    metadata.update(told(1, 4), 0)
+    metadata.update(response_with(1, 4), 0)
     assert leader_of(metadata) == 2
-    metadata.update(told(1, 4, error=ErrorCode.TOPIC_AUTHORIZATION_FAILED), 0)
-    metadata.update(told(1, 4), 0)
+    metadata.update(response_with(1, 4, error=ErrorCode.TOPIC_AUTHORIZATION_FAILED), 0)
+    metadata.update(response_with(1, 4), 0)
     assert leader_of(metadata) == 2
-    metadata.update(told(1, 6), 0)
+    metadata.update(response_with(1, 6), 0)
     assert leader_of(metadata) == 1
 
 
 def test_recreated_topic_starts_with_new_epochs() -> None:
     metadata = Metadata()
-    metadata.update(told(2, 5), 0)
+    metadata.update(response_with(2, 5), 0)
     metadata.forget("t")
-    metadata.update(told(1, 0, ANOTHER_ID), 0)
+    metadata.update(response_with(1, 0, ANOTHER_ID), 0)
     assert leader_of(metadata) == 1
 
 
-@pytest.mark.proves("H3", part="clients are told")
+@pytest.mark.proves("H3", part="clients learn the new leader")
 def test_lookup_returns_the_newest_known_leader() -> None:
     metadata = Metadata()
-    metadata.update(told(2, 5), 0)
+    metadata.update(response_with(2, 5), 0)
     metadata.forget("t")
-    (view,) = metadata.update(told(1, 4), 0)
+    (view,) = metadata.update(response_with(1, 4), 0)
     assert metadata.leader_in(view, 0).leader == 2
 
 
 def test_only_the_stale_view_is_invalidated() -> None:
     metadata = Metadata()
-    (old,) = metadata.update(told(1, 4), 0)
-    (new,) = metadata.update(told(2, 5), 0)
+    (old,) = metadata.update(response_with(1, 4), 0)
+    (new,) = metadata.update(response_with(2, 5), 0)
     metadata.forget("t", old)
     assert leader_of(metadata) == 2
     metadata.forget("t", new)

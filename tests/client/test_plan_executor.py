@@ -30,7 +30,7 @@ CHANGES = ("IncrementalAlterConfigs", "AlterPartitionReassignments")
 DELETE, APPEND = 1, 2
 
 
-class Keeping(Script):
+class StoringScript(Script):
     """Three brokers that store settings, but reject those of one resource."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ async def begin(client: AsyncClient) -> tuple[Assignment, Outcomes]:
 
 @pytest.mark.parametrize("refuses", ["1", "3", "t", "u"])
 def test_throttles_are_restored_after_a_partial_failure(refuses: str) -> None:
-    script = Keeping()
+    script = StoringScript()
     script.refuses = refuses
     with pytest.raises(InvalidConfig):
         World(script).run(begin)
@@ -106,7 +106,7 @@ def test_throttles_are_restored_after_a_partial_failure(refuses: str) -> None:
 
 
 def test_unavailable_broker_is_not_throttled_and_can_be_drained() -> None:
-    script = Keeping()
+    script = StoringScript()
     script.serving = (2, 3)
     script.refuses = "1"
     script.on(2, "AlterPartitionReassignments", lambda _: messages.AlterPartitionReassignmentsResponse())
@@ -117,7 +117,7 @@ def test_unavailable_broker_is_not_throttled_and_can_be_drained() -> None:
 
 
 def test_previous_throttles_are_restored_after_a_failure() -> None:
-    script = Keeping()
+    script = StoringScript()
     rates, lists = {LEADER_RATE: "5", FOLLOWER_RATE: "6"}, {LEADER_REPLICAS: "7:1", FOLLOWER_REPLICAS: "7:2"}
     script.settings = {"1": dict(rates), "t": dict(lists)}
     script.refuses = "u"
@@ -135,10 +135,10 @@ def test_previous_throttles_are_restored_after_a_failure() -> None:
 
 
 def test_previous_assignment_is_kept_before_any_change() -> None:
-    script = Keeping()
+    script = StoringScript()
     response = messages.AlterPartitionReassignmentsResponse
-    refusal = response(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    script.on(2, "AlterPartitionReassignments", lambda _: refusal)
+    rejection = response(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    script.on(2, "AlterPartitionReassignments", lambda _: rejection)
     kept: list[tuple[Assignment, int]] = []
 
     async def begin_and_keep(client: AsyncClient) -> None:
@@ -153,7 +153,7 @@ def test_previous_assignment_is_kept_before_any_change() -> None:
 
 
 def test_plan_of_a_deleted_topic_is_done_and_throttles_are_removed() -> None:
-    script = Keeping()
+    script = StoringScript()
     del script.topics["u"]
     script.settings = {"t": {LEADER_REPLICAS: "0:1"}, "1": {LEADER_RATE: "1000"}}
     plan: Assignment = {PLACE: (1, 2), OTHER: (2, 3)}
@@ -170,14 +170,14 @@ def test_plan_of_a_deleted_topic_is_done_and_throttles_are_removed() -> None:
 
 
 def test_topic_unknown_to_a_lagging_broker_is_not_gone() -> None:
-    """Retried for a while: the broker may have just started."""
-    script = Keeping()
-    told = script.metadata
+    """It is retried for a while: the broker may have just started."""
+    script = StoringScript()
+    up_to_date = script.metadata
 
     def late(request: Any) -> Any:
         is_early = script.asked[1, "Metadata"] + script.asked[2, "Metadata"] + script.asked[3, "Metadata"] < 4
         script.topics = {"t": bytes(range(16))} if is_early else {"t": bytes(range(16)), "u": bytes(16)}
-        return told(request)
+        return up_to_date(request)
 
     for node in BROKERS:
         script.on(node, "Metadata", late)

@@ -31,7 +31,7 @@ def assigned(*replicas: tuple[int, ...], topic: str = "t") -> Assignment:
 
 
 def spread(brokers: list[int], partitions: int, replicas: int, topic: str = "t") -> Assignment:
-    """As a fresh topic is placed: round and round."""
+    """Assign replicas round-robin, as for a new topic."""
     rounds = cycle(brokers)
     rows = []
     for _ in range(partitions):
@@ -139,7 +139,7 @@ def test_partition_must_be_a_valid_number(number: str) -> None:
         decode_partitions(f'{{"partitions": [{{"topic": "a", "partition": {number}}}]}}')
 
 
-# Emptying a broker
+# Drain
 
 
 def test_drain_moves_replicas_to_the_least_loaded_brokers() -> None:
@@ -170,7 +170,7 @@ def test_drain_keeps_racks_distinct() -> None:
     assert plan_drain(assigned((1, 3, 5)), [1], RACKS) == assigned((2, 3, 5))
 
 
-# Spreading
+# Balance
 
 
 def test_balanced_assignment_does_not_change() -> None:

@@ -54,10 +54,10 @@ def test_list_transactions_is_retried_while_loading() -> None:
     assert (found.transactional_id, found.coordinator) == ("x", 2)
 
 
-def moved(script: Script, refusal: Any) -> Any:
+def moved(script: Script, rejection: Any) -> Any:
     def answer(_: Any) -> Any:
         script.leader, script.leader_epoch = 2, 6
-        return refusal
+        return rejection
 
     return answer
 

@@ -34,15 +34,15 @@ def _with_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scripted_cluster, "APIS", (*scripted_cluster.APIS, ADD_PARTITIONS, END))
 
 
-class Transacting(Script):
-    """Broker 1 leads the partition, broker 2 coordinates. While it loses, batches come, then the connection goes."""
+class TransactionalScript(Script):
+    """Broker 1 leads the partition, broker 2 coordinates. While it loses, batches arrive without a response."""
 
     def __init__(self, *answers: Any) -> None:
         super().__init__(2)
         self._answers = list(answers)
         self.loses = False
         self.epoch = -1
-        self.heard: list[str] = []
+        self.calls: list[str] = []
         self.sent: list[Sent] = []
         self.on(1, "Produce", self._produce)
         found = messages.FindCoordinatorResponse(node_id=2, host="b2", port=9092)
@@ -53,19 +53,19 @@ class Transacting(Script):
         self.on(2, "EndTxn", self._end)
 
     def _initialise(self, request: Any) -> Any:
-        self.heard.append(f"initialise {request.producer_epoch}")
+        self.calls.append(f"initialise {request.producer_epoch}")
         self.epoch += 1
         return messages.InitProducerIdResponse(producer_id=7, producer_epoch=self.epoch)
 
     def _enrol(self, request: Any) -> Any:
-        self.heard.append(f"enrol {request.v3_and_below_producer_epoch}")
+        self.calls.append(f"enrol {request.v3_and_below_producer_epoch}")
         whole = messages.AddPartitionsToTxnResponse
         part = whole.AddPartitionsToTxnPartitionResult(partition_index=0, partition_error_code=0)
         topic = whole.AddPartitionsToTxnTopicResult(name="t", results_by_partition=[part])
         return whole(results_by_topic_v3_and_below=[topic])
 
     def _end(self, request: Any) -> Any:
-        self.heard.append(f"{'commit' if request.committed else 'abort'} {request.producer_epoch}")
+        self.calls.append(f"{'commit' if request.committed else 'abort'} {request.producer_epoch}")
         return messages.EndTxnResponse()
 
     def _produce(self, request: Any) -> Any:
@@ -87,7 +87,7 @@ def run(script: Script, act: Callable[[TransactionalProducer], Any], **settings:
 
 @pytest.mark.proves("P3")
 def test_abort_bumps_the_epoch_after_an_unknown_outcome() -> None:
-    script = Transacting()
+    script = TransactionalScript()
 
     async def act(producer: TransactionalProducer) -> None:
         script.loses = True
@@ -100,17 +100,17 @@ def test_abort_bumps_the_epoch_after_an_unknown_outcome() -> None:
 
     run(script, act)
     assert {epoch for epoch, _ in script.sent[:-1]} == {0}
-    assert script.sent[-1] == (1, 0)  # with the old epoch, it might have been called a repetition
-    assert script.heard == [
+    assert script.sent[-1] == (1, 0)  # with the old epoch, it might count as a duplicate
+    assert script.calls == [
         *("initialise -1", "enrol 0", "abort 0"),
-        *("initialise 0", "enrol 1", "abort 1"),  # where the batch may be on its way, the new epoch is made known
+        *("initialise 0", "enrol 1", "abort 1"),  # the batch may be in flight, so the coordinator gets the new epoch
         *("enrol 1", "commit 1"),
     ]
 
 
 @pytest.mark.proves("P3")
 def test_batch_in_doubt_blocks_sends_and_commit() -> None:
-    script = Transacting()
+    script = TransactionalScript()
 
     async def act(producer: TransactionalProducer) -> None:
         script.loses = True
@@ -124,7 +124,7 @@ def test_batch_in_doubt_blocks_sends_and_commit() -> None:
         assert len(script.sent) == tries
 
     run(script, act)
-    assert "commit 0" not in script.heard
+    assert "commit 0" not in script.calls
 
 
 @pytest.mark.proves("P3")
@@ -137,7 +137,7 @@ def test_cancelled_send_leaves_the_batch_in_doubt() -> None:
         with pytest.raises(InDoubt):
             await producer.end(is_commit=True)
 
-    run(Transacting(None), act)
+    run(TransactionalScript(None), act)
 
 
 @pytest.mark.proves("P3")
@@ -149,12 +149,12 @@ def test_rejected_retry_leaves_the_batch_in_doubt(code: ErrorCode) -> None:
         with pytest.raises(InDoubt):
             await producer.end(is_commit=True)
 
-    run(Transacting(produced(code), produced(ErrorCode.MESSAGE_TOO_LARGE)), act)
+    run(TransactionalScript(produced(code), produced(ErrorCode.MESSAGE_TOO_LARGE)), act)
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT])
 def test_acknowledged_retry_clears_the_doubt(code: ErrorCode) -> None:
-    script = Transacting(produced(code))
+    script = TransactionalScript(produced(code))
 
     async def act(producer: TransactionalProducer) -> None:
         await producer.send("t", 0, [RECORD])
@@ -166,7 +166,7 @@ def test_acknowledged_retry_clears_the_doubt(code: ErrorCode) -> None:
 
 
 def test_rejected_batch_leaves_no_doubt() -> None:
-    script = Transacting(produced(ErrorCode.MESSAGE_TOO_LARGE))
+    script = TransactionalScript(produced(ErrorCode.MESSAGE_TOO_LARGE))
 
     async def act(producer: TransactionalProducer) -> None:
         with pytest.raises(MessageTooLarge):
@@ -176,30 +176,30 @@ def test_rejected_batch_leaves_no_doubt() -> None:
 
     run(script, act)
     assert script.sent == [(0, 0), (0, 0)]
-    assert script.heard == ["initialise -1", "enrol 0", "commit 0"]
+    assert script.calls == ["initialise -1", "enrol 0", "commit 0"]
 
 
 @pytest.mark.proves("P3")
 def test_invalidation_during_a_lookup_does_not_fail_the_send() -> None:
-    script = Transacting()
+    script = TransactionalScript()
 
     async def act(producer: TransactionalProducer) -> None:
         client = producer._client
         look_up = client.topic
 
-        async def forgetful(name: str) -> Any:
+        async def look_up_and_invalidate(name: str) -> Any:
             view = await look_up(name)
             client.metadata.forget(name)  # another caller has just invalidated it
             return view
 
-        client.topic = forgetful  # type: ignore[method-assign]
+        client.topic = look_up_and_invalidate  # type: ignore[method-assign]
         await producer.send("t", 0, [RECORD])
 
     run(script, act, total_timeout_ms=100)
     assert script.sent == [(0, 0)]
 
 
-class Deaf(AsyncClient):
+class LossyClient(AsyncClient):
     """Batches arrive, but their responses are lost."""
 
     is_deaf = False
@@ -207,14 +207,14 @@ class Deaf(AsyncClient):
     async def send(self, request: Any, **how: Any) -> Any:
         answer = await super().send(request, **how)
         if self.is_deaf and isinstance(request, messages.ProduceRequest):
-            raise ResponseTimeout("nothing was heard", was_sent=True)
+            raise ResponseTimeout("no response", was_sent=True)
         return answer
 
 
 async def committed_values(client: AsyncClient, topic: str) -> list[bytes | None]:
     end, position = (await client.list_offset(topic, 0, LATEST)).offset, 0
     values: list[bytes | None] = []
-    while position < end:  # markers are written a little later
+    while position < end:  # markers are written with a delay
         fetched = await client.fetch(topic, 0, position, isolation=COMMITTED)
         for header, batch, is_shown in visible_batches(fetched.records, fetched.aborted, COMMITTED):
             values += [record.value for record in iterate_records(batch)] if is_shown else []
@@ -228,7 +228,7 @@ def test_records_after_a_batch_in_doubt_are_stored_by_a_real_broker(moldau_broke
 
     async def values() -> list[bytes | None]:
         ports = (SocketNetwork(), SystemClock(), system_random(), moldau_broker.bootstrap_servers)
-        client = Deaf(*ports, settings=ClientSettings(total_timeout_ms=5_000))
+        client = LossyClient(*ports, settings=ClientSettings(total_timeout_ms=5_000))
         async with client:
             producer = TransactionalProducer(client, topic, is_v1=True)
             await producer.initialise()

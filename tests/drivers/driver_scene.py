@@ -1,4 +1,4 @@
-"""A driver of the tally on a log in memory, in virtual time, and the requests that tests make of it."""
+"""A driver of the tally on an in-memory log, in virtual time, and the requests of tests."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -14,7 +14,7 @@ Driver = ReplicatedDriver[Tally, int]
 
 
 class Scene:
-    """A driver on a log in memory, in virtual time."""
+    """A driver on an in-memory log, in virtual time."""
 
     def __init__(self, *numbers: int, **options: Any) -> None:
         self.log = MemoryLog(*numbers)
@@ -48,7 +48,7 @@ class Scene:
 
 
 async def turn() -> None:
-    """Let everything run that can run now."""
+    """Let everything run that is ready."""
     for _ in range(5):
         await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""A host with a simulated disk that runs the metadata driver, stops, crashes and starts again."""
+"""A host with a simulated disk on which the metadata driver runs, stops, crashes and restarts."""
 
 import random
 from collections.abc import Callable, Coroutine, Mapping, Set
@@ -34,7 +34,7 @@ VOTER = Voter(NodeId(1), b"d" * 16, (("CONTROLLER", Address("localhost", 9093)),
 
 
 class AnyConfig:
-    """Rules that let everything pass."""
+    """Accepts every config."""
 
     def check(self, resource: Resource, configs: Mapping[str, str], changed: Set[str]) -> None: ...
 
@@ -57,7 +57,7 @@ class MetadataHost:
         self._chance = random.Random(seed)
 
     def run(self, act: Callable[[MetadataDriver], Coroutine[Any, Any, Result]], *, closes: bool = True) -> Result:
-        """Start a driver, act on it and close it; or leave it as a crash does."""
+        """Start a driver, act on it, and close it; or leave it as a crash does."""
         loop, process = SimulatedLoop(), SimulatedProcess("node")
         self.disk.on_crash = lambda _: loop.kill(process)
 
@@ -95,7 +95,7 @@ class MetadataHost:
 
 
 async def register(driver: MetadataDriver, life: bytes = b"i") -> int:
-    """Make broker 1 ready to have topics."""
+    """Register and unfence broker 1."""
     registration = Registration(
         1,
         life * 16,

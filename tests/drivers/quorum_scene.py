@@ -1,4 +1,4 @@
-"""Controllers on simulated ports: whole nodes of the controller role, and somebody who writes metadata."""
+"""Controllers on simulated ports: whole nodes with the controller role, and a writer of metadata."""
 
 import asyncio
 import struct
@@ -38,27 +38,27 @@ def voter(node_id: int, life: int = 0) -> Voter:
 
 
 class Quorum:
-    """Controllers 1 to n, each on its host; those that run are in `nodes`."""
+    """Controllers 1 to n, each on its own host; the running ones are in `nodes`."""
 
     def __init__(self, simulation: Simulation, size: int, settings: Sequence[str], *, is_static: bool) -> None:
         self.simulation = simulation
         self.size = size
         self.nodes: dict[int, Node] = {}
         self.cluster_ids: dict[int, str] = {}
-        self.ports: dict[int, int] = {}  # where other than at PORT
+        self.ports: dict[int, int] = {}  # of nodes that do not listen at PORT
         self.gives_up = 0  # a node that is expected to stop itself
         self.images: dict[int, list[MetadataImage]] = {}
         self.failures: list[BaseException] = []
         self.settings = list(settings)
         self._is_static = is_static
 
-    # Lives
+    # Lifecycle
 
     def host(self, node_id: int) -> Host:
         return self.simulation.host(f"n{node_id}")
 
     def format(self, node_id: int, *, voters: Sequence[int] | None = None, life: int = 0) -> None:
-        """As `moldau storage format` does: with the first voters, or with none for a controller that joins later."""
+        """Format as `moldau storage format` does: with the initial voters, or without for a later joiner."""
         host = self.host(node_id)
         host.disk.prepare_folder(DATA)
         disk = host.disk.mount()
@@ -76,10 +76,10 @@ class Quorum:
         return await self.host(node_id).start(lambda ports: self._run(node_id, ports))  # type: ignore[no-any-return]
 
     async def start_all(self) -> None:
-        everybody = range(1, self.size + 1)
-        for node_id in everybody:
-            self.format(node_id, voters=list(everybody))
-        await asyncio.gather(*(self.start(node_id) for node_id in everybody))
+        node_ids = range(1, self.size + 1)
+        for node_id in node_ids:
+            self.format(node_id, voters=list(node_ids))
+        await asyncio.gather(*(self.start(node_id) for node_id in node_ids))
 
     async def _run(self, node_id: int, ports: Ports) -> Node:
         def fail(what: str, error: BaseException) -> None:
@@ -97,11 +97,11 @@ class Quorum:
         return node
 
     def _overrides(self, node_id: int) -> list[str]:
-        everybody = range(1, self.size + 1)
+        node_ids = range(1, self.size + 1)
         if self._is_static:
-            known = "controller.quorum.voters=" + ",".join(f"{each}@n{each}:{PORT}" for each in everybody)
+            known = "controller.quorum.voters=" + ",".join(f"{each}@n{each}:{PORT}" for each in node_ids)
         else:
-            known = "controller.quorum.bootstrap.servers=" + ",".join(f"n{each}:{PORT}" for each in everybody)
+            known = "controller.quorum.bootstrap.servers=" + ",".join(f"n{each}:{PORT}" for each in node_ids)
         return [
             f"node.id={node_id}",
             "process.roles=controller",
@@ -130,25 +130,25 @@ class Quorum:
         await self.host(node_id).stop()
         del self.nodes[node_id]
 
-    # What they know
+    # State of the nodes
 
     def metadata(self, node_id: int) -> MetadataDriver:
         return self.nodes[node_id].broker.metadata
 
     @property
     def leaders(self) -> list[int]:
-        """Those who lead and have loaded their machine, in the newest epoch that anybody knows."""
+        """Return the nodes that lead the newest known epoch and have loaded their machine."""
         epochs = {node_id: self.metadata(node_id).epoch for node_id in self.nodes}
         newest = max(epochs.values(), default=-1)
         return [each for each in self.nodes if epochs[each] == newest and self.metadata(each).is_active]
 
     async def leader(self, virtual_s_max: float = 10.0, *, unlike: int = 0) -> int:
-        """Until somebody leads, other than `unlike`."""
+        """Wait until a node other than `unlike` leads; return it."""
         await self.until(lambda: len(self.leaders) == 1 and unlike not in self.leaders, virtual_s_max)
         return self.leaders[0]
 
     async def until(self, is_so: Callable[[], bool], virtual_s_max: float = 10.0) -> float:
-        """Wait for something to become true; how long it took."""
+        """Wait until a condition holds; return how long it took."""
         began_s = self.simulation.now_s
         while not is_so():
             assert self.simulation.now_s - began_s < virtual_s_max, "it does not become true"
@@ -156,14 +156,14 @@ class Quorum:
         return self.simulation.now_s - began_s
 
     def value(self, node_id: int) -> str | None:
-        """The newest committed value that a node sees."""
+        """Return the newest committed value that a node sees."""
         return self.metadata(node_id).image.configs.get(RESOURCE, {}).get("log.cleaner.threads")
 
     async def write(self, value: int, virtual_s_max: float = 20.0) -> int:
-        """Have a value committed by whoever leads; again and again, if it must be. Who took it."""
+        """Write a value through the current leader, with retries; return the leader that acknowledged it."""
         began_s = self.simulation.now_s
         while True:
-            assert self.simulation.now_s - began_s < virtual_s_max, "nobody commits"
+            assert self.simulation.now_s - began_s < virtual_s_max, "the value is not committed"
             for node_id in [each for each in self.nodes if self.host(each).is_up]:
                 if await self.host(node_id).run(is_written(self.metadata(node_id), value)):
                     return node_id
@@ -173,7 +173,7 @@ class Quorum:
         return await self.until(lambda: all(self.value(each) == str(value) for each in self.nodes), virtual_s_max)
 
     async def ask(self, node_id: int, request: Any, version: int | None = None) -> Any:
-        """Any request to the controllers' listener of a node."""
+        """Send a request to a node's controller listener."""
         network = self.simulation.network.host("client")
         link = Link(Address(f"n{node_id}", self.ports.get(node_id, PORT)), self.host(node_id).clock, ClientSettings())
         await link.open(network)
@@ -183,7 +183,7 @@ class Quorum:
             await link.close()
 
     def log_bytes(self, node_id: int) -> bytes:
-        """What is in the log's segments, those that a snapshot has replaced aside."""
+        """Return the bytes of the log's segments, without those replaced by a snapshot."""
         disk = self.host(node_id).disk.mount()
         return b"".join(disk.read(f"{LOG}/{name}") for name in disk.list(LOG) if name.endswith(".log"))
 
@@ -196,10 +196,10 @@ async def write_to(metadata: MetadataDriver, value: int) -> None:
     await metadata.write(lambda machine: machine.decide_incremental_alter_configs([alteration]))
 
 
-async def is_written(metadata: MetadataDriver, value: int, patience_s: float = 3.0) -> bool:
-    """Whether the node answered that the value is committed."""
+async def is_written(metadata: MetadataDriver, value: int, timeout_s: float = 3.0) -> bool:
+    """Return whether the node acknowledged the value as committed."""
     try:
-        async with asyncio.timeout(patience_s):
+        async with asyncio.timeout(timeout_s):
             await write_to(metadata, value)
     except (NotController, StorageFailed, TimeoutError):
         return False
@@ -207,7 +207,7 @@ async def is_written(metadata: MetadataDriver, value: int, patience_s: float = 3
 
 
 def offsets_in(data: bytes) -> list[int]:
-    """The base offsets of the batches in a log's bytes."""
+    """Return the base offsets of the batches in a log."""
     found, at = [], 0
     while at + 12 <= len(data):
         base, length = struct.unpack_from(">qi", data, at)
@@ -226,7 +226,7 @@ def on_quorum(
     seed: int = 1,
     is_static: bool = False,
 ) -> None:
-    """Run a script against controllers of its own, on virtual time; what still runs afterwards is stopped."""
+    """Run a script against new controllers, on virtual time, and stop all nodes afterwards."""
 
     Simulation(seed=seed).run(
         lambda simulation: play_on_quorum(simulation, script, size=size, settings=settings, is_static=is_static)

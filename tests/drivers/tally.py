@@ -1,4 +1,4 @@
-"""The smallest machine that can do everything a replicated machine may do, and a log whose commits a test decides."""
+"""A minimal replicated machine with every kind of decision, and a log whose commits are controlled by a test."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Sequence
@@ -10,7 +10,7 @@ LIMIT = 1000
 
 
 class Tally:
-    """Adds up numbers. Some wait until the sum has reached a mark; a timer closes the tally."""
+    """Adds up numbers. Requests may wait until the sum reaches a mark; a timer closes the tally."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
@@ -32,7 +32,7 @@ class Tally:
 
     def decide_timed_out(self, event: Hashable, now_ms: float) -> Decision[int, None]:
         if event == "broken":
-            raise RuntimeError("a timer that nobody understands")
+            raise RuntimeError("unknown timer event")
         return Decision([-1], effects=[(event, now_ms)])
 
     def decide_add(self, *numbers: int) -> Decision[int, int]:
@@ -60,13 +60,13 @@ class Tally:
 
 
 class MemoryLog:
-    """Everything is written at once; `commit` says when it counts."""
+    """Everything is written at once; `commit` decides what is committed."""
 
     def __init__(self, *numbers: int) -> None:
         self.records: list[int] = list(numbers)
         self.appends: list[Sequence[Sequence[int]]] = []
         self.high_watermark = len(numbers)
-        self.refuses: Exception | None = None
+        self.failure: Exception | None = None
         self.chunk_records = 10
         self.chunks_read = 0
         self._committed: Callable[[int], None] | None = None
@@ -76,9 +76,9 @@ class MemoryLog:
         return len(self.records)
 
     def append(self, decisions: Sequence[Sequence[int]]) -> None:
-        if self.refuses is not None:
-            refusal, self.refuses = self.refuses, None
-            raise refusal
+        if self.failure is not None:
+            failure, self.failure = self.failure, None
+            raise failure
         self.appends.append(decisions)
         for records in decisions:
             self.records.extend(records)

@@ -1,4 +1,4 @@
-"""The generic driver when leadership comes and goes: the machine is thrown away and made again from its log."""
+"""Leadership changes of the generic driver: the machine is discarded, and rebuilt from its log."""
 
 import asyncio
 import errno
@@ -21,7 +21,7 @@ from moldau.model.errors import (
 )
 
 
-def test_whoever_waits_is_told_when_leadership_is_lost_and_nothing_is_answered_or_performed_later() -> None:
+def test_lost_leadership_fails_waiters_and_drops_effects() -> None:
     scene = Scene()
 
     async def act(driver: Driver) -> None:
@@ -35,7 +35,7 @@ def test_whoever_waits_is_told_when_leadership_is_lost_and_nothing_is_answered_o
             with pytest.raises(NotCoordinator):
                 await each
         scene.log.commit()
-        await asyncio.sleep(100)  # timers included
+        await asyncio.sleep(100)  # including timers
         assert scene.log.records == [1]
         assert not scene.effects
         assert not driver.is_leading
@@ -45,7 +45,7 @@ def test_whoever_waits_is_told_when_leadership_is_lost_and_nothing_is_answered_o
     scene.run(act)
 
 
-def test_a_new_term_begins_with_a_new_machine_made_from_the_log_alone() -> None:
+def test_new_term_rebuilds_the_machine_from_the_log_alone() -> None:
     scene = Scene()
 
     async def act(driver: Driver) -> None:
@@ -57,7 +57,7 @@ def test_a_new_term_begins_with_a_new_machine_made_from_the_log_alone() -> None:
         for each in lost:
             with pytest.raises(NotCoordinator):
                 await each
-        scene.log.records = [100, 200]  # the other leader's log has cut ours and gone on
+        scene.log.records = [100, 200]  # the other leader's log has truncated ours and continued
         scene.log.high_watermark = 2
         await driver.lead()
         assert await driver.read(lambda machine: machine.numbers) == [100, 200]
@@ -71,7 +71,7 @@ def test_a_new_term_begins_with_a_new_machine_made_from_the_log_alone() -> None:
     scene.run(act)
 
 
-def test_what_was_replayed_but_is_not_committed_is_not_told() -> None:
+def test_replayed_but_uncommitted_records_are_not_served() -> None:
     scene = Scene(1, 2)
     scene.log.high_watermark = 1
 
@@ -85,7 +85,7 @@ def test_what_was_replayed_but_is_not_committed_is_not_told() -> None:
     scene.run(act)
 
 
-def test_requests_are_refused_while_the_log_is_replayed() -> None:
+def test_requests_are_rejected_during_the_replay() -> None:
     scene = Scene(*range(100))
 
     async def act(driver: Driver) -> None:
@@ -103,7 +103,7 @@ def test_requests_are_refused_while_the_log_is_replayed() -> None:
     scene.run(act, leads=False)
 
 
-def test_a_replay_that_is_overtaken_by_the_loss_of_leadership_comes_to_nothing() -> None:
+def test_replay_is_discarded_when_leadership_is_lost_meanwhile() -> None:
     scene = Scene(*[1] * 100)
 
     async def act(driver: Driver) -> None:
@@ -119,7 +119,7 @@ def test_a_replay_that_is_overtaken_by_the_loss_of_leadership_comes_to_nothing()
     scene.run(act, leads=False)
 
 
-def test_a_long_replay_lets_the_loop_turn() -> None:
+def test_long_replay_yields_to_the_event_loop() -> None:
     scene = Scene(*[0] * (SLICE_RECORDS * 10))
     scene.log.chunk_records = SLICE_RECORDS * 10
 
@@ -139,11 +139,11 @@ def test_a_long_replay_lets_the_loop_turn() -> None:
     scene.run(act, leads=False)
 
 
-def test_a_log_that_says_we_no_longer_lead_ends_the_term() -> None:
+def test_not_leader_error_of_the_log_ends_the_term() -> None:
     scene = Scene(errors=UnavailableErrors(lost=NotController))
 
     async def act(driver: Driver) -> None:
-        scene.log.refuses = NotLeaderOrFollower("epoch 7 has begun")
+        scene.log.failure = NotLeaderOrFollower("epoch 7 has begun")
         answer = add(driver, 1)
         with pytest.raises(NotController):
             await answer
@@ -160,13 +160,13 @@ def test_a_log_that_says_we_no_longer_lead_ends_the_term() -> None:
         (ValueError("a number that has no place in its record"), UnknownServerFailure),
     ],
 )
-def test_a_log_that_cannot_be_written_now_costs_the_decision_and_not_the_leadership(
+def test_failed_append_rejects_the_decision_and_keeps_the_leadership(
     error: Exception, expected: type[KafkaError]
 ) -> None:
     scene = Scene(5)
 
     async def act(driver: Driver) -> None:
-        scene.log.refuses = error
+        scene.log.failure = error
         answer = add(driver, 1)
         with pytest.raises(expected, match=r"No space left|two are needed|see the broker.s log"):
             await answer
@@ -183,14 +183,14 @@ def test_a_log_that_cannot_be_written_now_costs_the_decision_and_not_the_leaders
 
 
 @pytest.mark.proves("A1")
-def test_a_decision_that_cannot_be_written_is_not_held_against_others() -> None:
+def test_failed_append_does_not_affect_later_decisions() -> None:
     scene = Scene()
 
     async def act(driver: Driver) -> None:
         waits, written = wait(driver, 50), add(driver, 1)
         await turn()
         assert scene.log.records == [1]
-        scene.log.refuses = ValueError("a number that has no place in its record")
+        scene.log.failure = ValueError("a number that has no place in its record")
         refused = add(driver, 2)
         with pytest.raises(UnknownServerFailure):
             await refused
@@ -201,7 +201,7 @@ def test_a_decision_that_cannot_be_written_is_not_held_against_others() -> None:
     scene.run(act)
 
 
-def test_too_many_waiting_requests_are_refused() -> None:
+def test_excess_waiting_requests_are_rejected() -> None:
     scene = Scene(pending_max=3)
 
     async def act(driver: Driver) -> None:
@@ -219,10 +219,10 @@ def test_too_many_waiting_requests_are_refused() -> None:
     scene.run(act)
 
 
-# Our own mistakes
+# Bugs
 
 
-def test_a_bug_in_deciding_harms_nobody_else() -> None:
+def test_bug_in_a_decision_affects_only_its_request() -> None:
     scene = Scene(5)
 
     async def act(driver: Driver) -> None:
@@ -234,7 +234,7 @@ def test_a_bug_in_deciding_harms_nobody_else() -> None:
     scene.run(act)
 
 
-def test_a_bug_in_applying_ends_the_term_and_is_told() -> None:
+def test_bug_in_apply_ends_the_term_and_is_reported() -> None:
     scene = Scene(5)
 
     async def act(driver: Driver) -> None:
@@ -251,7 +251,7 @@ def test_a_bug_in_applying_ends_the_term_and_is_told() -> None:
     scene.run(act)
 
 
-def test_a_bug_in_a_timer_ends_the_term_and_is_told() -> None:
+def test_bug_in_a_timer_ends_the_term_and_is_reported() -> None:
     scene = Scene()
 
     async def act(driver: Driver) -> None:
@@ -263,7 +263,7 @@ def test_a_bug_in_a_timer_ends_the_term_and_is_told() -> None:
     scene.run(act)
 
 
-def test_a_replay_that_fails_is_told_to_whoever_leads() -> None:
+def test_failed_replay_is_reported() -> None:
     scene = Scene(13)
 
     async def act(driver: Driver) -> None:
@@ -279,46 +279,46 @@ def test_a_replay_that_fails_is_told_to_whoever_leads() -> None:
 # Observers
 
 
-class Watcher:
+class RecordingObserver:
     def __init__(self) -> None:
-        self.heard: list[tuple[str, int, int]] = []
+        self.calls: list[tuple[str, int, int]] = []
 
     def applied(self, machine: Tally, end_offset: int) -> None:
-        self.heard.append(("applied", machine.sum, end_offset))
+        self.calls.append(("applied", machine.sum, end_offset))
 
     def committed(self, end_offset: int) -> None:
-        self.heard.append(("committed", 0, end_offset))
+        self.calls.append(("committed", 0, end_offset))
 
     def discarded(self) -> None:
-        self.heard.append(("discarded", 0, 0))
+        self.calls.append(("discarded", 0, 0))
 
 
-def test_an_observer_hears_what_is_applied_and_later_that_it_is_committed() -> None:
-    watcher = Watcher()
+def test_observer_is_notified_of_applied_and_committed_records() -> None:
+    watcher = RecordingObserver()
     scene = Scene(5, observer=watcher)
 
     async def act(driver: Driver) -> None:
-        assert watcher.heard == [("applied", 5, 1), ("committed", 0, 1)]
+        assert watcher.calls == [("applied", 5, 1), ("committed", 0, 1)]
         answer = add(driver, 2)
         await turn()
         scene.log.commit()
-        assert watcher.heard[2:] == [("applied", 7, 2), ("committed", 0, 1), ("committed", 0, 2)]
+        assert watcher.calls[2:] == [("applied", 7, 2), ("committed", 0, 1), ("committed", 0, 2)]
         assert await answer == 7
         driver.resign()
-        assert watcher.heard[-1] == ("discarded", 0, 0)
+        assert watcher.calls[-1] == ("discarded", 0, 0)
 
     scene.run(act)
 
 
 @pytest.mark.proves("H6")
-def test_who_resigns_while_the_log_refuses_does_not_lead_again() -> None:
+def test_resigned_driver_does_not_lead_again_after_a_failed_append() -> None:
     scene = Scene()
 
     async def act(driver: Driver) -> None:
-        scene.log.refuses = OSError(errno.ENOSPC, "No space left on device")
+        scene.log.failure = OSError(errno.ENOSPC, "No space left on device")
         refused = add(driver, 1)
         await asyncio.sleep(0)
-        driver.flush()  # finds the disk full, so the machine is to be made again from the log
+        driver.flush()  # the disk is full, so the machine must be rebuilt from the log
         driver.resign()
         with pytest.raises(StorageFailed):
             await refused
@@ -329,15 +329,15 @@ def test_who_resigns_while_the_log_refuses_does_not_lead_again() -> None:
     scene.run(act)
 
 
-def test_nobody_is_told_who_has_left_before_it_could_wait() -> None:
+def test_request_closed_early_leaves_no_unretrieved_exception() -> None:
     scene = Scene()
 
     async def act(driver: Driver) -> None:
         asking = driver.write(lambda machine: machine.decide_add(1))
-        asking.send(None)  # as a connection begins a request: what follows is left to a task
+        asking.send(None)  # as a connection starts a request: the rest is left to a task
         asking.close()  # which is cancelled before its first step
         driver.resign()
         gc.collect()
-        await turn()  # an exception that nobody heard would end the run
+        await turn()  # an unretrieved exception would end the run
 
     scene.run(act)

@@ -1,4 +1,4 @@
-"""Offsets with and without transactions: what a machine knows is what its log says, replayed, compacted or not."""
+"""Offsets with and without transactions: the replayed machine equals the log, compacted or not."""
 
 import asyncio
 import random
@@ -27,8 +27,8 @@ PARTITIONS = (0, 1, 2)
 STEPS = 200
 
 
-class Bench:
-    """A machine whose decisions are written, and a simple account of who said what, in the order of the log."""
+class GroupBench:
+    """A machine whose decisions are written, and a simple record of all commits in log order."""
 
     def __init__(self, simulation: Simulation) -> None:
         ports = simulation.host("node")._ports()
@@ -53,7 +53,7 @@ class Bench:
             for condensed_from_bytes in (1 << 60, 1)
         )
         self.machine = GroupsMachine(GroupSettings())
-        self.said: list[tuple[int | None, int, int | None]] = []  # producer while open, partition, offset
+        self.commits: list[tuple[int | None, int, int | None]] = []  # producer while open, partition, offset
         self.cleaned_offset = 0
 
     def write(self, *records: Record) -> None:
@@ -65,29 +65,29 @@ class Bench:
     def commit(self, partition: int, offset: int | None) -> None:
         value = None if offset is None else _value(offset)
         self.write(offset_record("g", "t", partition, value))
-        self.said.append((None, partition, offset))
+        self.commits.append((None, partition, offset))
 
     def commit_in_transaction(self, producer_id: int, places: Sequence[int], offset: int) -> None:
         producers = self.partition.log.producers
         if not producers.is_in_transaction(producer_id, 0):
             producers.verifications.complete(producer_id, producers.verifications.seek(producer_id, 0, -1, 0))
         self.write(*(PendingOffset(producer_id, 0, _key(place), _value(offset)) for place in places))
-        self.said += [(producer_id, place, offset) for place in places]
+        self.commits += [(producer_id, place, offset) for place in places]
 
     def end(self, producer_id: int, *, is_commit: bool) -> None:
         self.write(TransactionEnded(producer_id, 0, 0, is_commit))
         if is_commit:
-            self.said = [(None if each[0] == producer_id else each[0], *each[1:]) for each in self.said]
+            self.commits = [(None if each[0] == producer_id else each[0], *each[1:]) for each in self.commits]
         else:
-            self.said = [each for each in self.said if each[0] != producer_id]
+            self.commits = [each for each in self.commits if each[0] != producer_id]
 
     def expected(self) -> dict[int, int]:
-        newest = {place: offset for producer_id, place, offset in self.said if producer_id is None}
+        newest = {place: offset for producer_id, place, offset in self.commits if producer_id is None}
         return {place: offset for place, offset in newest.items() if offset is not None}
 
     def is_pending(self, place: int) -> bool:
-        """Whether what is said last of it, by somebody whose transaction is open, may still come to count."""
-        owners = [producer_id for producer_id, each, _ in self.said if each == place]
+        """Return whether the last commit of it is in an open transaction that may still be committed."""
+        owners = [producer_id for producer_id, each, _ in self.commits if each == place]
         settled = max((index for index, owner in enumerate(owners) if owner is None), default=-1)
         return settled < len(owners) - 1
 
@@ -121,7 +121,7 @@ def _offsets(machine: GroupsMachine) -> dict[int, int]:
     return {place: value.offset for place, value in machine.state.offsets.get("g", {}).get("t", {}).items()}
 
 
-def _step(bench: Bench, chance: random.Random, number: int) -> None:
+def _step(bench: GroupBench, chance: random.Random, number: int) -> None:
     producer_id, place = chance.choice(PRODUCERS), chance.choice(PARTITIONS)
     match chance.randrange(8):
         case 0:
@@ -138,10 +138,10 @@ def _step(bench: Bench, chance: random.Random, number: int) -> None:
 
 @pytest.mark.proves("P3")
 @pytest.mark.parametrize("seed", range(8))
-def test_what_stands_last_in_the_log_counts_however_transactions_end(seed: int) -> None:
+def test_last_committed_offset_in_the_log_counts(seed: int) -> None:
     async def play(simulation: Simulation) -> None:
         chance = random.Random(seed)
-        bench = Bench(simulation)
+        bench = GroupBench(simulation)
         for number in range(STEPS):
             _step(bench, chance, number)
             assert _offsets(bench.machine) == bench.expected()
@@ -163,9 +163,9 @@ def test_what_stands_last_in_the_log_counts_however_transactions_end(seed: int) 
     Simulation(seed=seed).run(play)
 
 
-def test_batches_are_written_as_kafka_writes_them() -> None:
+def test_batches_equal_those_of_kafka() -> None:
     async def play(simulation: Simulation) -> None:
-        bench = Bench(simulation)
+        bench = GroupBench(simulation)
         bench.commit_in_transaction(1, (0, 1), 5)
         bench.end(1, is_commit=True)
         first, marker = (header for header, _ in _batches(bench))
@@ -182,5 +182,5 @@ def test_batches_are_written_as_kafka_writes_them() -> None:
     Simulation(seed=1).run(play)
 
 
-def _batches(bench: Bench) -> Any:
+def _batches(bench: GroupBench) -> Any:
     return iterate_batches(bench.partition.log.read_bytes(0, 10_000))

@@ -1,4 +1,4 @@
-"""The metadata log on a disk: what was answered is there after any stop, and snapshots take the place of the log."""
+"""The metadata log on a disk: acknowledged records survive any stop, and snapshots replace the log."""
 
 import asyncio
 import errno
@@ -37,7 +37,7 @@ async def look(driver: MetadataDriver) -> MetadataImage:
 
 
 def same(one: MetadataImage, other: MetadataImage) -> bool:
-    """But for the epoch, which every start has its own."""
+    """Compare images without their epoch, which every start increments."""
     return (one.topics, one.topics_by_id, one.configs, one.brokers, one.features, one.next_producer_id) == (
         other.topics,
         other.topics_by_id,
@@ -57,7 +57,7 @@ def names(count: int) -> list[str]:
 
 @pytest.mark.proves("H6")
 @pytest.mark.parametrize("closes", [True, False])
-def test_what_was_answered_is_there_after_a_stop_and_after_a_crash(closes: bool) -> None:
+def test_acknowledged_records_survive_a_stop_and_a_crash(closes: bool) -> None:
     host = MetadataHost()
     before = host.run(lambda driver: fill(driver, "a", "b"), closes=closes)
     if not closes:
@@ -69,13 +69,13 @@ def test_what_was_answered_is_there_after_a_stop_and_after_a_crash(closes: bool)
 
 
 @pytest.mark.proves("H6")
-def test_what_was_answered_is_there_after_a_power_loss() -> None:
+def test_acknowledged_records_survive_a_power_loss() -> None:
     for seed in range(20):
         host = MetadataHost(seed=seed)
 
         async def act(driver: MetadataDriver) -> MetadataImage:
             image = await fill(driver, "a", "b")
-            asyncio.ensure_future(create(driver, "c"))  # noqa: RUF006 - asked, written perhaps, but not answered
+            asyncio.ensure_future(create(driver, "c"))  # noqa: RUF006 - perhaps written, not acknowledged
             await asyncio.sleep(0.0001)
             return image
 
@@ -86,7 +86,7 @@ def test_what_was_answered_is_there_after_a_power_loss() -> None:
         assert before.topics.items() <= after.topics.items()
 
 
-def test_a_node_goes_on_after_a_restart_where_it_was() -> None:
+def test_restarted_node_continues_its_log() -> None:
     host = MetadataHost()
 
     async def again(driver: MetadataDriver) -> MetadataImage:
@@ -101,7 +101,7 @@ def test_a_node_goes_on_after_a_restart_where_it_was() -> None:
     assert same(before, host.run(look))
 
 
-# What is on disk
+# Files
 
 
 def controls(host: MetadataHost) -> list[list[ControlType]]:
@@ -113,7 +113,7 @@ def controls(host: MetadataHost) -> list[list[ControlType]]:
     ]
 
 
-def test_the_log_begins_with_the_quorum_and_every_start_begins_an_epoch() -> None:
+def test_log_starts_with_the_voters_and_every_start_with_an_epoch() -> None:
     host = MetadataHost()
     host.run(look)
     host.run(look)
@@ -133,7 +133,7 @@ def test_the_log_begins_with_the_quorum_and_every_start_begins_an_epoch() -> Non
     assert (header.partition_leader_epoch, third.partition_leader_epoch) == (1, 2)
 
 
-def test_the_folder_holds_the_files_that_kafka_expects() -> None:
+def test_folder_holds_the_files_that_kafka_expects() -> None:
     host = MetadataHost()
     host.run(look)
     disk = host.disk.mount()
@@ -147,7 +147,7 @@ def test_the_folder_holds_the_files_that_kafka_expects() -> None:
     }
 
 
-def test_an_epoch_is_never_used_twice_whatever_has_become_of_the_quorum_state() -> None:
+def test_epoch_is_never_reused_whatever_the_quorum_state() -> None:
     host = MetadataHost()
     for content in (b"", b"{}", b"[1]", b'{"data_version":9}', b'{"leaderEpoch":"x"', None):
         host.run(look)
@@ -162,7 +162,7 @@ def test_an_epoch_is_never_used_twice_whatever_has_become_of_the_quorum_state() 
     assert host.run(look).epoch == 7
 
 
-def test_an_epoch_that_was_voted_for_and_never_written_in_is_passed_over() -> None:
+def test_epoch_with_a_vote_but_no_records_is_skipped() -> None:
     host = MetadataHost()
     disk = host.disk.mount()
     disk.make_directory(FOLDER)
@@ -172,11 +172,11 @@ def test_an_epoch_that_was_voted_for_and_never_written_in_is_passed_over() -> No
     assert host.run(look).epoch == 42
 
 
-# Answers and images
+# Responses and images
 
 
 @pytest.mark.proves("H6")
-def test_nothing_is_answered_or_shown_before_it_is_on_disk() -> None:
+def test_nothing_is_acknowledged_or_published_before_it_is_synced() -> None:
     host = MetadataHost()
 
     async def act(driver: MetadataDriver) -> None:
@@ -193,13 +193,13 @@ def test_nothing_is_answered_or_shown_before_it_is_on_disk() -> None:
     host.run(act)
 
 
-def test_whoever_follows_sees_an_image_before_whoever_wrote_is_answered() -> None:
+def test_image_is_published_before_the_writer_gets_its_response() -> None:
     host = MetadataHost()
     seen: list[tuple[MetadataImage, MetadataDelta]] = []
 
     async def act(driver: MetadataDriver) -> None:
         driver.subscribe(lambda image, delta: seen.append((image, delta)))
-        ((image, delta),) = seen  # at once what there is
+        ((image, delta),) = seen  # the current image at once
         assert delta.has_new_features
         await register(driver)
         topic = await create(driver, "a", 2)
@@ -213,7 +213,7 @@ def test_whoever_follows_sees_an_image_before_whoever_wrote_is_answered() -> Non
     host.run(act)
 
 
-def test_writes_that_come_together_share_a_sync() -> None:
+def test_concurrent_writes_share_a_sync() -> None:
     host = MetadataHost()
 
     async def act(driver: MetadataDriver) -> None:
@@ -227,7 +227,7 @@ def test_writes_that_come_together_share_a_sync() -> None:
     host.run(act)
 
 
-def test_a_driver_that_is_closed_refuses() -> None:
+def test_closed_driver_rejects_writes() -> None:
     host = MetadataHost()
 
     async def act(driver: MetadataDriver) -> None:
@@ -235,7 +235,7 @@ def test_a_driver_that_is_closed_refuses() -> None:
         late = asyncio.ensure_future(create(driver, "late"))
         await asyncio.sleep(0)
         await driver.close()
-        assert not (await late).error  # decided before, so written, and told
+        assert not (await late).error  # decided before, so it is written and acknowledged
         with pytest.raises(NotController):
             await create(driver, "later")
 
@@ -246,7 +246,7 @@ def test_a_driver_that_is_closed_refuses() -> None:
 # Faults
 
 
-def test_a_sync_that_fails_ends_the_node_and_nobody_is_told_that_all_is_well() -> None:
+def test_failed_sync_ends_the_node_and_acknowledges_nothing() -> None:
     host = MetadataHost()
 
     async def act(driver: MetadataDriver) -> None:
@@ -263,7 +263,7 @@ def test_a_sync_that_fails_ends_the_node_and_nobody_is_told_that_all_is_well() -
     host.run(act, closes=False)
 
 
-def test_a_full_disk_refuses_the_write_and_the_next_one_succeeds_when_there_is_room() -> None:
+def test_full_disk_rejects_a_write_and_accepts_the_next_with_free_space() -> None:
     host = MetadataHost()
 
     async def act(driver: MetadataDriver) -> MetadataImage:
@@ -271,7 +271,7 @@ def test_a_full_disk_refuses_the_write_and_the_next_one_succeeds_when_there_is_r
         host.disk.fail("pwrite", errno.ENOSPC, path=".log")
         with pytest.raises(StorageFailed):
             await create(driver, "b")
-        assert "a" in driver.image.topics  # what is committed can still be read
+        assert "a" in driver.image.topics  # committed state is still readable
         while True:
             try:
                 return await fill(driver, "c")
@@ -288,7 +288,7 @@ def test_a_full_disk_refuses_the_write_and_the_next_one_succeeds_when_there_is_r
 
 
 @pytest.mark.proves("H6")
-def test_a_restart_from_a_snapshot_and_the_log_after_it_leads_to_the_same_image() -> None:
+def test_restart_from_snapshot_and_log_leads_to_the_same_image() -> None:
     host = MetadataHost(OFTEN)
     before = host.run(lambda driver: fill(driver, *names(60)))
     assert len(host.names(".checkpoint")) == 2
@@ -297,7 +297,7 @@ def test_a_restart_from_a_snapshot_and_the_log_after_it_leads_to_the_same_image(
     assert len(after.topics) == 60
 
 
-def test_the_log_below_the_snapshots_is_removed() -> None:
+def test_log_below_the_snapshots_is_deleted() -> None:
     host = MetadataHost(OFTEN)
 
     async def settle(driver: MetadataDriver) -> None:
@@ -314,7 +314,7 @@ def test_the_log_below_the_snapshots_is_removed() -> None:
     assert sum(host.disk.mount().size(f"{FOLDER}/{name}") for name in host.names(".log")) < 12_000
 
 
-def test_a_snapshot_is_taken_when_records_have_waited_for_one_long_enough() -> None:
+def test_snapshot_is_taken_after_the_maximum_interval() -> None:
     host = MetadataHost(MetadataLogSettings(metadata_log_max_snapshot_interval_ms=60_000))
 
     async def act(driver: MetadataDriver) -> None:
@@ -324,7 +324,7 @@ def test_a_snapshot_is_taken_when_records_have_waited_for_one_long_enough() -> N
         await asyncio.sleep(2)
         (first,) = host.names(".checkpoint")
         await asyncio.sleep(1000)
-        assert host.names(".checkpoint") == [first]  # nothing new, nothing to do
+        assert host.names(".checkpoint") == [first]  # no new records, no new snapshot
         await fill(driver, "b")
         await asyncio.sleep(61)
         assert len(host.names(".checkpoint")) == 2
@@ -332,7 +332,7 @@ def test_a_snapshot_is_taken_when_records_have_waited_for_one_long_enough() -> N
     host.run(act)
 
 
-def test_what_a_start_had_to_read_counts_towards_the_next_snapshot() -> None:
+def test_records_replayed_at_the_start_count_towards_the_next_snapshot() -> None:
     host = MetadataHost(NEVER)
     host.run(lambda driver: fill(driver, *names(30)))
     assert not host.names(".checkpoint")
@@ -341,7 +341,7 @@ def test_what_a_start_had_to_read_counts_towards_the_next_snapshot() -> None:
     assert len(host.names(".checkpoint")) == 1
 
 
-def test_a_snapshot_is_in_kafkas_format() -> None:
+def test_snapshot_is_in_kafkas_format() -> None:
     host = MetadataHost(NEVER)
 
     async def act(driver: MetadataDriver) -> int:
@@ -360,11 +360,11 @@ def test_a_snapshot_is_in_kafkas_format() -> None:
     for header, _ in batches:
         assert (header.base_offset, header.partition_leader_epoch, header.producer_id) == (next_offset, 1, -1)
         next_offset = header.next_offset
-    assert len(batches) > 3  # written a little at a time
+    assert len(batches) > 3  # written in small batches
 
 
-def spoil(host: MetadataHost, name: str, position: int | None = None) -> None:
-    """Flip a bit, or cut the file in the middle."""
+def corrupt(host: MetadataHost, name: str, position: int | None = None) -> None:
+    """Flip a bit, or truncate the file to half."""
     disk = host.disk.mount()
     file = disk.open(f"{FOLDER}/{name}")
     if position is None:
@@ -376,14 +376,14 @@ def spoil(host: MetadataHost, name: str, position: int | None = None) -> None:
 
 
 @pytest.mark.parametrize("position", [None, 100, 400])
-def test_a_snapshot_that_cannot_be_read_is_passed_over_for_the_one_before_it(position: int | None) -> None:
+def test_corrupt_snapshot_is_skipped_for_the_previous_one(position: int | None) -> None:
     host = MetadataHost(OFTEN)
     before = host.run(lambda driver: fill(driver, *names(60)))
-    spoil(host, host.names(".checkpoint")[-1], position)
+    corrupt(host, host.names(".checkpoint")[-1], position)
     assert same(before, host.run(look))
 
 
-def test_a_first_snapshot_that_cannot_be_read_is_passed_over_for_the_whole_log() -> None:
+def test_corrupt_first_snapshot_is_skipped_for_the_whole_log() -> None:
     host = MetadataHost(NEVER)
 
     async def act(driver: MetadataDriver) -> MetadataImage:
@@ -393,20 +393,20 @@ def test_a_first_snapshot_that_cannot_be_read_is_passed_over_for_the_whole_log()
 
     before = host.run(act)
     (name,) = host.names(".checkpoint")
-    spoil(host, name)
+    corrupt(host, name)
     assert same(before, host.run(look))
 
 
-def test_a_node_does_not_start_on_half_of_its_metadata() -> None:
+def test_node_does_not_start_with_incomplete_metadata() -> None:
     host = MetadataHost(OFTEN)
     host.run(lambda driver: fill(driver, *names(60)))
     for name in host.names(".checkpoint"):
-        spoil(host, name)
+        corrupt(host, name)
     with pytest.raises(StorageFailed, match="no snapshot covers"):
         host.run(look)
 
 
-def test_a_snapshot_stands_for_a_log_that_is_gone() -> None:
+def test_snapshot_replaces_a_lost_log() -> None:
     host = MetadataHost(NEVER)
 
     async def act(driver: MetadataDriver) -> MetadataImage:
@@ -424,7 +424,7 @@ def test_a_snapshot_stands_for_a_log_that_is_gone() -> None:
     assert same(after, host.run(look))
 
 
-def test_a_disk_without_room_for_a_snapshot_keeps_the_log_and_the_node() -> None:
+def test_full_disk_prevents_a_snapshot_and_keeps_the_log() -> None:
     host = MetadataHost(NEVER)
 
     async def act(driver: MetadataDriver) -> MetadataImage:
@@ -440,7 +440,7 @@ def test_a_disk_without_room_for_a_snapshot_keeps_the_log_and_the_node() -> None
     assert not host.failures
 
 
-def test_a_snapshot_whose_sync_fails_ends_the_node_and_leaves_what_there_was() -> None:
+def test_failed_sync_of_a_snapshot_ends_the_node_and_keeps_the_log() -> None:
     host = MetadataHost(NEVER)
 
     async def act(driver: MetadataDriver) -> MetadataImage:
@@ -457,14 +457,14 @@ def test_a_snapshot_whose_sync_fails_ends_the_node_and_leaves_what_there_was() -
 
 @pytest.mark.proves("H6")
 @pytest.mark.parametrize("loses_power", [False, True])
-def test_a_crash_at_any_point_of_a_run_with_snapshots_loses_nothing_that_was_answered(loses_power: bool) -> None:
+def test_crash_at_any_point_with_snapshots_loses_nothing_acknowledged(loses_power: bool) -> None:
     script = names(30)
 
-    def run(host: MetadataHost, answered: list[str]) -> None:
+    def run(host: MetadataHost, acknowledged: list[str]) -> None:
         async def act(driver: MetadataDriver) -> None:
             for name in script:
                 await fill(driver, name)
-                answered.append(name)
+                acknowledged.append(name)
 
         host.run(act)
 
@@ -477,12 +477,12 @@ def test_a_crash_at_any_point_of_a_run_with_snapshots_loses_nothing_that_was_ans
         for when in (When.BEFORE, When.TORN, When.AFTER):
             host = MetadataHost(OFTEN, seed=number)
             host.disk.crash_at(number, when, loses_power=loses_power)
-            answered: list[str] = []
+            acknowledged: list[str] = []
             try:
-                run(host, answered)
+                run(host, acknowledged)
             except Crashed:
                 crashes += 1
             after = host.run(look)
-            assert set(answered) <= after.topics.keys()
+            assert set(acknowledged) <= after.topics.keys()
             assert host.run(lambda driver: fill(driver, "after")).topics.keys() - {"after"} == after.topics.keys()
     assert crashes > 50

@@ -1,4 +1,4 @@
-"""Folders written by others, and by us in the past, are opened: Apache Kafka's files, and each step's own."""
+"""Golden folders of Apache Kafka and of earlier versions can be opened."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ DIRECTORIES = {"apache-kafka-4.0": decode_id("iiu_3rKOSkahj0nFx37Epg"), "moldau-
 
 
 def host_with(name: str, *, without: str = "") -> MetadataHost:
-    """A host whose disk holds a golden folder; files whose names end in `without` are left out."""
+    """Return a host whose disk holds a golden folder, without the files whose names end in `without`."""
     host = MetadataHost(voter=replace(VOTER, directory_id=DIRECTORIES[name]))
     disk = host.disk.mount()
     disk.make_directory(FOLDER)
@@ -42,7 +42,7 @@ def from_log_alone(name: str) -> MetadataImage:
     return builder.finish()[0]
 
 
-def test_apache_kafkas_metadata_is_read_from_its_snapshot_and_log() -> None:
+def test_apache_kafkas_snapshot_and_log_are_read() -> None:
     image = host_with("apache-kafka-4.0").run(look)
     assert sorted(image.topics) == sorted([*(f"late-{number}" for number in range(10)), "orders"])
     assert len(image.topics["orders"].partitions) == 4
@@ -55,7 +55,7 @@ def test_apache_kafkas_metadata_is_read_from_its_snapshot_and_log() -> None:
 
 
 @pytest.mark.parametrize("name", ["apache-kafka-4.0", "moldau-0.1"])
-def test_the_snapshot_says_what_the_log_before_it_says(name: str) -> None:
+def test_snapshot_equals_the_log_before_it(name: str) -> None:
     log = from_log_alone(name)
     for image in (host_with(name).run(look), host_with(name, without="0001.checkpoint").run(look)):
         assert (image.topics, image.topics_by_id, image.configs) == (log.topics, log.topics_by_id, log.configs)
@@ -64,7 +64,7 @@ def test_the_snapshot_says_what_the_log_before_it_says(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["apache-kafka-4.0", "moldau-0.1"])
-def test_work_goes_on_in_a_folder_that_somebody_else_has_written(name: str) -> None:
+def test_foreign_folder_can_be_written_to(name: str) -> None:
     host = host_with(name)
 
     async def act(driver: MetadataDriver) -> MetadataImage:
@@ -80,7 +80,7 @@ def test_work_goes_on_in_a_folder_that_somebody_else_has_written(name: str) -> N
     assert (before.topics, before.configs, before.brokers) == (after.topics, after.configs, after.brokers)
 
 
-def test_our_own_folder_is_as_it_was() -> None:
+def test_own_folder_is_unchanged() -> None:
     image = host_with("moldau-0.1").run(look)
     assert sorted(image.topics) == ["b", "d"]
     assert image.topic_configs("b") == {"retention.ms": "5"}

@@ -1,4 +1,4 @@
-"""The metadata log of a member that follows: what it takes from its leader, where it is cut, which epochs it knows."""
+"""The metadata log of a follower: validation, truncation, epochs, images."""
 
 import asyncio
 import random
@@ -35,7 +35,7 @@ def on_log(
     *scripts: Callable[[MetadataLog], Coroutine[Any, Any, None]],
     between: Callable[[SimulatedDisk], None] | None = None,
 ) -> SimulatedDisk:
-    """Each script finds the log as the one before has left it, or as what befell its disk `between` them has."""
+    """Run each script on the log as the previous one left it, or as a fault `between` them left it."""
     disk = SimulatedDisk(0)
     disk.prepare_folder(DATA)
     for number, script in enumerate(scripts):
@@ -71,14 +71,14 @@ def voters_batch(base_offset: int, epoch: int) -> bytes:
     return bytes(build_control_batch(controls, timestamp_ms=1, base_offset=base_offset, leader_epoch=epoch))
 
 
-def test_what_the_leader_sends_is_kept_with_its_offsets_epochs_and_voters() -> None:
+def test_fetched_batches_are_stored_with_offsets_epochs_and_voters() -> None:
     async def follow(log: MetadataLog) -> None:
         assert log.append_as_follower(batch(0, 1, 2) + voters_batch(2, 2) + batch(4, 2), 2)[0].offset == 3
         assert (log.end_offset, log.last_epoch) == (5, 2)
         await log.synced(5)
         assert log.synced_offset == 5
 
-    async def come_back(log: MetadataLog) -> None:
+    async def restart(log: MetadataLog) -> None:
         assert (log.start_offset, log.end_offset, log.last_epoch) == (0, 5, 2)
         (found,) = await log.voter_sets()
         assert (found.offset, found.voters) == (3, VOTERS)
@@ -86,7 +86,7 @@ def test_what_the_leader_sends_is_kept_with_its_offsets_epochs_and_voters() -> N
         assert log.end_of_epoch(1) == OffsetAndEpoch(2, 1)
         assert log.end_of_epoch(2) == log.end_of_epoch(9) == OffsetAndEpoch(5, 2)
 
-    on_log(follow, come_back)
+    on_log(follow, restart)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_what_the_leader_sends_is_kept_with_its_offsets_epochs_and_voters() -> N
         (batch(0, 1) + batch(3, 1), "must send offset 1"),
     ],
 )
-def test_what_cannot_be_right_is_not_kept(batches: bytes, words: str) -> None:
+def test_invalid_batches_are_rejected(batches: bytes, words: str) -> None:
     async def follow(log: MetadataLog) -> None:
         with pytest.raises(CorruptMessage, match=words):
             log.append_as_follower(batches, 3)
@@ -107,7 +107,7 @@ def test_what_cannot_be_right_is_not_kept(batches: bytes, words: str) -> None:
     on_log(follow)
 
 
-def test_a_batch_that_the_answer_cuts_off_waits_for_the_next_one() -> None:
+def test_batch_cut_off_by_the_response_is_completed_by_the_next() -> None:
     async def follow(log: MetadataLog) -> None:
         log.append_as_follower(batch(0, 1) + batch(1, 1)[:-5], 1)
         assert log.end_offset == 1
@@ -115,7 +115,7 @@ def test_a_batch_that_the_answer_cuts_off_waits_for_the_next_one() -> None:
     on_log(follow)
 
 
-def test_a_log_that_is_not_led_takes_no_decisions() -> None:
+def test_follower_log_rejects_decisions() -> None:
     async def follow(log: MetadataLog) -> None:
         with pytest.raises(NotController):
             log.append([[NoOpRecord()]])
@@ -126,7 +126,7 @@ def test_a_log_that_is_not_led_takes_no_decisions() -> None:
     on_log(follow)
 
 
-def test_a_tail_that_differs_is_cut_and_forgotten() -> None:
+def test_diverging_tail_is_truncated() -> None:
     async def follow(log: MetadataLog) -> None:
         log.append_as_follower(batch(0, 1, 3) + batch(3, 2) + voters_batch(4, 3), 3)
         log.truncate_to(4)
@@ -135,15 +135,15 @@ def test_a_tail_that_differs_is_cut_and_forgotten() -> None:
         log.append_as_follower(batch(4, 5), 5)
         await log.synced(5)
 
-    async def come_back(log: MetadataLog) -> None:
+    async def restart(log: MetadataLog) -> None:
         assert await log.voter_sets() == []
         assert (log.end_offset, log.last_epoch) == (5, 5)
         assert log.end_of_epoch(4) == OffsetAndEpoch(4, 2)
 
-    on_log(follow, come_back)
+    on_log(follow, restart)
 
 
-def test_what_is_committed_is_never_cut() -> None:
+def test_committed_records_are_never_truncated() -> None:
     async def follow(log: MetadataLog) -> None:
         log.append_as_follower(batch(0, 1, 3) + batch(3, 1), 1)
         log.commit(4)
@@ -154,25 +154,25 @@ def test_what_is_committed_is_never_cut() -> None:
     on_log(follow)
 
 
-def test_a_sync_that_began_before_a_cut_says_nothing_of_what_came_after_it() -> None:
+def test_sync_started_before_a_truncation_does_not_cover_later_records() -> None:
     async def follow(log: MetadataLog) -> None:
-        told: list[int] = []
-        log.set_listeners(appended=lambda _: None, synced=told.append)
+        synced: list[int] = []
+        log.set_listeners(appended=lambda _: None, synced=synced.append)
         log.append_as_follower(batch(0, 1), 1)
         await log.synced(1)
-        log.append_as_follower(batch(1, 1, 5), 1)  # its sync begins with the next turn of the loop
+        log.append_as_follower(batch(1, 1, 5), 1)  # its sync starts with the next event loop iteration
         waiting = log._syncing
         assert waiting is not None
         await asyncio.sleep(0)
         log.truncate_to(1)
         log.append_as_follower(batch(1, 2), 2)
         await log.synced(2)
-        assert told == [1, 2]
+        assert synced == [1, 2]
 
     on_log(follow)
 
 
-def test_a_log_begins_anew_behind_a_snapshot_and_remembers_its_epoch() -> None:
+def test_log_restarts_behind_a_snapshot_with_its_epoch() -> None:
     async def follow(log: MetadataLog) -> None:
         log.append_as_follower(batch(0, 1, 3), 1)
         await log.snapshots.write(SnapshotId(10, 4), MetadataImage(), VOTERS, 1)
@@ -181,19 +181,19 @@ def test_a_log_begins_anew_behind_a_snapshot_and_remembers_its_epoch() -> None:
         assert log.end_of_epoch(3) == OffsetAndEpoch(10, 4)
         log.append_as_follower(batch(10, 6), 6)
 
-    async def come_back(log: MetadataLog) -> None:
+    async def restart(log: MetadataLog) -> None:
         assert (log.start_offset, log.end_offset, log.last_epoch) == (10, 11, 6)
         assert log.earliest_snapshot == log.latest_snapshot == OffsetAndEpoch(10, 4)
         assert log.end_of_epoch(4) == log.end_of_epoch(5) == OffsetAndEpoch(10, 4)
         (found,) = await log.voter_sets()
         assert (found.offset, found.voters) == (9, VOTERS)
 
-    disk = on_log(follow, come_back)
+    disk = on_log(follow, restart)
     assert f"{0:020d}.log" not in disk.mount().list(FOLDER)
 
 
 @pytest.mark.parametrize("left_bytes", [0, 10, 80])
-def test_what_a_power_loss_took_below_the_newest_snapshot_costs_nothing_above_it(left_bytes: int) -> None:
+def test_power_loss_below_the_newest_snapshot_loses_nothing_above_it(left_bytes: int) -> None:
     async def follow(log: MetadataLog) -> None:
         log.append_as_follower(batch(0, 1, 3), 1)
         log._open_log.roll(1)
@@ -203,15 +203,15 @@ def test_what_a_power_loss_took_below_the_newest_snapshot_costs_nothing_above_it
     def tear(disk: SimulatedDisk) -> None:
         disk.mount().open(f"{FOLDER}/{0:020d}.log").truncate(left_bytes)
 
-    async def come_back(log: MetadataLog) -> None:
+    async def restart(log: MetadataLog) -> None:
         assert (log.end_offset, log.last_epoch) == (5, 2)
         assert log.latest_snapshot == OffsetAndEpoch(3, 1)
         log.append_as_follower(batch(5, 3), 3)
 
-    on_log(follow, come_back, between=tear)
+    on_log(follow, restart, between=tear)
 
 
-def test_epochs_that_were_not_written_down_before_a_snapshot_are_found_in_the_log_below_it() -> None:
+def test_epochs_missing_from_the_checkpoint_are_read_from_the_log() -> None:
     async def follow(log: MetadataLog) -> None:
         log.append_as_follower(batch(0, 1, 3), 1)
         log.append_as_follower(batch(3, 2, 2), 2)
@@ -223,11 +223,11 @@ def test_epochs_that_were_not_written_down_before_a_snapshot_are_found_in_the_lo
         file.truncate(0)
         file.pwrite(b"0\n1\n1 0\n", 0)
 
-    async def come_back(log: MetadataLog) -> None:
+    async def restart(log: MetadataLog) -> None:
         assert (log.end_offset, log.last_epoch) == (5, 2)
         assert log.end_of_epoch(1) == OffsetAndEpoch(3, 1)
 
-    on_log(follow, come_back, between=as_before_the_last_sync)
+    on_log(follow, restart, between=as_before_the_last_sync)
 
 
 # Images
@@ -238,7 +238,7 @@ def feature(base_offset: int, level: int) -> bytes:
     return bytes(build_records([record], timestamp_ms=1, base_offset=base_offset, leader_epoch=1))
 
 
-def test_images_follow_what_is_committed_and_no_further() -> None:
+def test_images_follow_the_high_watermark() -> None:
     async def follow(log: MetadataLog) -> None:
         publisher, failures = ImagePublisher(), list[BaseException]()
         follower = ImageFollower(log, publisher, SimulatedClock(lambda: 0.0), failures.append)
@@ -255,7 +255,7 @@ def test_images_follow_what_is_committed_and_no_further() -> None:
     on_log(follow)
 
 
-def test_an_image_of_half_a_transaction_is_not_shown() -> None:
+def test_image_of_an_open_metadata_transaction_is_not_published() -> None:
     async def follow(log: MetadataLog) -> None:
         publisher, failures = ImagePublisher(), list[BaseException]()
         follower = ImageFollower(log, publisher, SimulatedClock(lambda: 0.0), failures.append)

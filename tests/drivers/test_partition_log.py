@@ -1,4 +1,4 @@
-"""A machine's log on a partition: each decision is one batch, replay hands out what counts, commits are told."""
+"""A machine's log on a partition: one batch per decision, replay, commit notifications."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -31,8 +31,8 @@ class WordCoding:
         return None if key == b"foreign" else (key.decode(), None if value is None else value.decode())
 
 
-class Bench:
-    """A partition in a folder of its own, and a log on it."""
+class LogBench:
+    """A partition in its own folder, and a machine log on it."""
 
     def __init__(self, simulation: Simulation, compression: Compression = Compression.NONE, **settings: Any) -> None:
         host = simulation.host("node")
@@ -53,9 +53,9 @@ class Bench:
         self.partition.log.close(self.ports.clock.wall_ms())
 
 
-def on_bench(script: Callable[[Bench], Coroutine[Any, Any, None]], **options: Any) -> None:
+def on_bench(script: Callable[[LogBench], Coroutine[Any, Any, None]], **options: Any) -> None:
     async def play(simulation: Simulation) -> None:
-        bench = Bench(simulation, **options)
+        bench = LogBench(simulation, **options)
         await script(bench)
         bench.close()
 
@@ -63,8 +63,8 @@ def on_bench(script: Callable[[Bench], Coroutine[Any, Any, None]], **options: An
 
 
 @pytest.mark.parametrize("compression", list(Compression))
-def test_each_decision_is_one_batch_and_replay_hands_out_the_newest_of_each_key(compression: Compression) -> None:
-    async def script(bench: Bench) -> None:
+def test_decision_is_one_batch_and_replay_yields_the_newest_per_key(compression: Compression) -> None:
+    async def script(bench: LogBench) -> None:
         bench.log.append([[("a", "1"), ("b", "1")], [("a", "2")], [("c", "1"), ("c", None)]])
         batches = list(iterate_batches(bench.partition.log.read_bytes(0, 10_000)))
         assert [(header.base_offset, header.records_count) for header, _ in batches] == [(0, 2), (2, 1), (3, 2)]
@@ -76,8 +76,8 @@ def test_each_decision_is_one_batch_and_replay_hands_out_the_newest_of_each_key(
     on_bench(script, compression=compression)
 
 
-def test_replay_reads_through_many_chunks_and_passes_over_what_is_not_for_it() -> None:
-    async def script(bench: Bench) -> None:
+def test_replay_reads_many_chunks_and_skips_control_records() -> None:
+    async def script(bench: LogBench) -> None:
         for number in range(200):
             bench.log.append([[(f"key-{number % 7}", str(number))]])
         control = memoryview(build_control_batch([(ControlType.LEADER_CHANGE, b"")], timestamp_ms=1))
@@ -89,7 +89,7 @@ def test_replay_reads_through_many_chunks_and_passes_over_what_is_not_for_it() -
 
 
 class TickingClock:
-    """Time goes by as work is done."""
+    """Advances at each reading."""
 
     def __init__(self) -> None:
         self._now_ms = 0.0
@@ -102,8 +102,8 @@ class TickingClock:
         return self._now_ms
 
 
-class Instantly:
-    """An executor that is done before it was asked."""
+class ImmediateExecutor:
+    """Runs every job at once."""
 
     async def run(self, work: Callable[..., Any], *arguments: object) -> Any:
         return work(*arguments)
@@ -114,10 +114,10 @@ class Instantly:
     async def close(self) -> None: ...
 
 
-def test_replay_gives_way_to_others() -> None:
-    async def script(bench: Bench) -> None:
+def test_replay_yields_to_other_tasks() -> None:
+    async def script(bench: LogBench) -> None:
         bench.log = PartitionLog(
-            bench.partition, WordCoding(), TickingClock(), Instantly(), condensed_from_bytes=1 << 60
+            bench.partition, WordCoding(), TickingClock(), ImmediateExecutor(), condensed_from_bytes=1 << 60
         )
         bench.log.append([[(str(number), "value")] for number in range(5_000)])
         turns = 0
@@ -136,25 +136,25 @@ def test_replay_gives_way_to_others() -> None:
     on_bench(script)
 
 
-def test_commits_are_told_when_readers_may_see_them() -> None:
-    async def script(bench: Bench) -> None:
-        told: list[int] = []
-        bench.log.watch(told.append)
+def test_commits_are_reported_once_they_are_visible() -> None:
+    async def script(bench: LogBench) -> None:
+        commits: list[int] = []
+        bench.log.watch(commits.append)
         bench.log.append([[("a", "1")], [("b", "1")]])
-        assert told == []
+        assert commits == []
         assert bench.log.high_watermark == 0
         assert bench.syncs, "a topic that syncs every message"
         bench.partition.committed_to(2, 100)
-        assert told == [2]
+        assert commits == [2]
         bench.log.close()
         bench.partition.committed_to(2, 0)
-        assert told == [2]
+        assert commits == [2]
 
     on_bench(script, flush_messages=1)
 
 
-def test_a_partition_that_is_gone_takes_nothing() -> None:
-    async def script(bench: Bench) -> None:
+def test_append_to_a_deleted_partition_is_rejected() -> None:
+    async def script(bench: LogBench) -> None:
         bench.partition.close()
         with pytest.raises(NotLeaderOrFollower):
             bench.log.append([[("a", "1")]])

@@ -1,4 +1,4 @@
-"""Three controllers keep one metadata log: they elect, replicate, fail over, heal; what was answered is never lost."""
+"""Three controllers with one metadata log: election, replication, failover, recovery."""
 
 import asyncio
 import errno
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.proves("H6")
 
 
 @pytest.mark.parametrize("is_static", [False, True], ids=["voters in the log", "voters in the settings"])
-def test_three_controllers_elect_one_and_all_see_what_it_commits(is_static: bool) -> None:
+def test_three_controllers_elect_a_leader_and_all_see_its_commits(is_static: bool) -> None:
     async def script(quorum: Quorum) -> None:
         leader = await quorum.leader()
         await quorum.write(1)
@@ -27,7 +27,7 @@ def test_three_controllers_elect_one_and_all_see_what_it_commits(is_static: bool
     on_quorum(script, is_static=is_static)
 
 
-def test_commits_reach_everybody_at_once_and_not_with_the_next_poll() -> None:
+def test_commits_reach_followers_without_waiting_for_the_next_fetch() -> None:
     async def script(quorum: Quorum) -> None:
         await quorum.leader()
         for value in range(20):
@@ -52,7 +52,7 @@ def test_only_the_leader_writes() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_leader_whose_process_dies_is_replaced_in_well_under_a_second(seed: int) -> None:
+def test_dead_leader_is_replaced_in_well_under_a_second(seed: int) -> None:
     async def script(quorum: Quorum) -> None:
         for value in range(3):
             leader = await quorum.leader()
@@ -69,7 +69,7 @@ def test_a_leader_whose_process_dies_is_replaced_in_well_under_a_second(seed: in
     on_quorum(script, seed=seed)
 
 
-def test_a_leader_that_stops_hands_over_at_once() -> None:
+def test_stopping_leader_hands_over_at_once() -> None:
     async def script(quorum: Quorum) -> None:
         leader = await quorum.leader()
         await quorum.write(1)
@@ -82,7 +82,7 @@ def test_a_leader_that_stops_hands_over_at_once() -> None:
     on_quorum(script)
 
 
-def test_a_leader_that_falls_silent_is_replaced_after_the_fetch_time_out() -> None:
+def test_silent_leader_is_replaced_after_the_fetch_timeout() -> None:
     async def script(quorum: Quorum) -> None:
         leader = await quorum.leader()
         await quorum.write(1)
@@ -97,7 +97,7 @@ def test_a_leader_that_falls_silent_is_replaced_after_the_fetch_time_out() -> No
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_nothing_that_was_answered_is_lost_however_often_leaders_die(seed: int) -> None:
+def test_acknowledged_values_survive_repeated_leader_failures(seed: int) -> None:
     async def script(quorum: Quorum) -> None:
         for value in range(8):
             leader = await quorum.write(value)
@@ -115,7 +115,7 @@ def test_nothing_that_was_answered_is_lost_however_often_leaders_die(seed: int) 
 
 
 @pytest.mark.parametrize("ends", ["crash", "power loss"])
-def test_all_may_die_at_once_and_come_back(ends: str) -> None:
+def test_quorum_recovers_after_all_nodes_die_at_once(ends: str) -> None:
     async def script(quorum: Quorum) -> None:
         for value in range(3):
             await quorum.write(value)
@@ -128,11 +128,11 @@ def test_all_may_die_at_once_and_come_back(ends: str) -> None:
     on_quorum(script)
 
 
-# Cut off
+# Network partitions
 
 
 @pytest.mark.proves("H7")
-def test_a_leader_without_a_majority_commits_nothing_and_the_others_go_on() -> None:
+def test_leader_without_a_majority_commits_nothing_and_is_replaced() -> None:
     async def script(quorum: Quorum) -> None:
         old = await quorum.leader()
         await quorum.write(1)
@@ -157,7 +157,7 @@ def test_a_leader_without_a_majority_commits_nothing_and_the_others_go_on() -> N
     on_quorum(script)
 
 
-def test_a_node_that_was_cut_off_does_not_disturb_the_others_when_it_comes_back() -> None:
+def test_isolated_node_does_not_disturb_the_others_on_return() -> None:
     async def script(quorum: Quorum) -> None:
         leader = await quorum.leader()
         away = next(each for each in quorum.nodes if each != leader)
@@ -175,7 +175,7 @@ def test_a_node_that_was_cut_off_does_not_disturb_the_others_when_it_comes_back(
     on_quorum(script)
 
 
-def test_logs_are_the_same_byte_for_byte() -> None:
+def test_logs_are_identical_byte_for_byte() -> None:
     async def script(quorum: Quorum) -> None:
         for value in range(10):
             await quorum.write(value)
@@ -195,7 +195,7 @@ def test_logs_are_the_same_byte_for_byte() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_every_node_sees_one_line_of_images_whoever_leads(seed: int) -> None:
+def test_every_node_sees_one_history_of_images(seed: int) -> None:
     async def script(quorum: Quorum) -> None:
         for value in range(12):
             leader = await quorum.write(value)
@@ -213,7 +213,7 @@ def test_every_node_sees_one_line_of_images_whoever_leads(seed: int) -> None:
     on_quorum(script, seed=seed)
 
 
-def test_a_new_leader_reads_only_what_it_has_not_applied_yet() -> None:
+def test_new_leader_replays_only_unapplied_records() -> None:
     async def script(quorum: Quorum) -> None:
         for value in range(20):
             await quorum.write(value)
@@ -229,7 +229,7 @@ def test_a_new_leader_reads_only_what_it_has_not_applied_yet() -> None:
     on_quorum(script)
 
 
-def test_a_follower_shows_nothing_before_it_is_committed() -> None:
+def test_follower_publishes_nothing_uncommitted() -> None:
     async def script(quorum: Quorum) -> None:
         leader = await quorum.leader()
         near, away = (each for each in quorum.nodes if each != leader)
@@ -250,7 +250,7 @@ def test_a_follower_shows_nothing_before_it_is_committed() -> None:
     on_quorum(script)
 
 
-def test_a_leader_that_steps_down_goes_on_following_from_where_it_was() -> None:
+def test_deposed_leader_continues_as_a_follower_from_its_position() -> None:
     async def script(quorum: Quorum) -> None:
         old = await quorum.leader()
         await quorum.write(1)
@@ -267,8 +267,8 @@ def test_a_leader_that_steps_down_goes_on_following_from_where_it_was() -> None:
     on_quorum(script)
 
 
-def test_a_node_that_loses_an_election_while_it_is_told_of_its_victory_does_not_lead() -> None:
-    """Its disk is full when it should write that it leads; by the time there is room, somebody else does."""
+def test_node_deposed_during_its_election_does_not_lead() -> None:
+    """Its disk is full when it writes its leader change; by the time there is space, another node leads."""
 
     async def script(quorum: Quorum) -> None:
         quorum.simulation.disks_fail = True

@@ -1,4 +1,4 @@
-"""Controllers that lag behind: a snapshot from the leader takes the place of a log that is no longer there."""
+"""Lagging controllers: a snapshot from the leader replaces a log that was deleted."""
 
 import asyncio
 import errno
@@ -23,7 +23,7 @@ async def fill(quorum: Quorum, first: int, count: int) -> None:
 
 
 async def leave_behind(quorum: Quorum, first: int = 0) -> int:
-    """Let a follower die and the others write so much that they drop what it needs next; who it is."""
+    """Kill a follower and write until its next records are deleted; return the follower."""
     leader = await quorum.leader()
     behind = next(each for each in quorum.nodes if each != leader)
     await fill(quorum, first, 3)
@@ -37,7 +37,7 @@ async def leave_behind(quorum: Quorum, first: int = 0) -> int:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_who_was_away_for_long_is_brought_back_by_a_snapshot(seed: int) -> None:
+def test_controller_far_behind_recovers_from_a_snapshot(seed: int) -> None:
     async def script(quorum: Quorum) -> None:
         behind = await leave_behind(quorum)
         old = quorum.names(behind, ".checkpoint")
@@ -57,7 +57,7 @@ def test_who_was_away_for_long_is_brought_back_by_a_snapshot(seed: int) -> None:
     on_quorum(script, settings=OFTEN, seed=seed)
 
 
-def test_who_came_back_by_a_snapshot_can_lead() -> None:
+def test_controller_recovered_from_a_snapshot_can_lead() -> None:
     async def script(quorum: Quorum) -> None:
         behind = await leave_behind(quorum)
         await quorum.start(behind)
@@ -77,7 +77,7 @@ def test_who_came_back_by_a_snapshot_can_lead() -> None:
     on_quorum(script, settings=OFTEN)
 
 
-def test_a_controller_that_joins_late_begins_with_a_snapshot() -> None:
+def test_controller_that_joins_late_starts_with_a_snapshot() -> None:
     async def script(quorum: Quorum) -> None:
         await fill(quorum, 0, 50)
         quorum.format(4)
@@ -90,16 +90,16 @@ def test_a_controller_that_joins_late_begins_with_a_snapshot() -> None:
 
 
 @pytest.mark.parametrize("loses_power", [False, True], ids=["crash", "power loss"])
-def test_a_crash_at_any_point_while_a_snapshot_is_taken_over_costs_nothing_but_time(loses_power: bool) -> None:
+def test_crash_at_any_point_of_a_snapshot_download_only_delays_it(loses_power: bool) -> None:
     async def script(quorum: Quorum) -> None:
-        crashes = [await takes_over_despite_a_crash(quorum, number, loses_power) for number in range(1, 60, 6)]
+        crashes = [await recovers_despite_a_crash(quorum, number, loses_power) for number in range(1, 60, 6)]
         assert sum(crashes) > 5
 
     on_quorum(script, settings=OFTEN)
 
 
-async def takes_over_despite_a_crash(quorum: Quorum, number: int, loses_power: bool) -> bool:
-    """Whether it came to the crash at this I/O point."""
+async def recovers_despite_a_crash(quorum: Quorum, number: int, loses_power: bool) -> bool:
+    """Return whether the node crashed at this I/O point."""
     behind = await leave_behind(quorum, number * 1000)
     newest = number * 1000 + 42
     host = quorum.host(behind)
@@ -116,7 +116,7 @@ async def takes_over_despite_a_crash(quorum: Quorum, number: int, loses_power: b
     return is_dead
 
 
-def test_a_disk_without_room_takes_a_snapshot_over_once_there_is_some() -> None:
+def test_snapshot_download_completes_once_a_full_disk_has_space() -> None:
     async def script(quorum: Quorum) -> None:
         quorum.simulation.disks_fail = True
         behind = await leave_behind(quorum)
@@ -133,9 +133,7 @@ NO_ROOM = [("pwrite", "leader-epoch", 1), ("create", f"{53:020d}.log", 0), ("cre
 
 @pytest.mark.proves("H6", part="snapshots")
 @pytest.mark.parametrize(("operation", "path", "skip"), NO_ROOM)
-def test_a_log_without_room_to_begin_anew_behind_a_snapshot_does_so_once_there_is_some(
-    operation: str, path: str, skip: int
-) -> None:
+def test_log_restart_behind_a_snapshot_completes_once_there_is_space(operation: str, path: str, skip: int) -> None:
     async def script(quorum: Quorum) -> None:
         quorum.simulation.disks_fail = True
         behind = await leave_behind(quorum)
@@ -151,9 +149,7 @@ def test_a_log_without_room_to_begin_anew_behind_a_snapshot_does_so_once_there_i
 
 @pytest.mark.proves("H6", part="snapshots")
 @pytest.mark.parametrize(("operation", "path", "skip"), NO_ROOM)
-def test_a_node_whose_log_waits_for_room_to_begin_anew_stops_and_comes_back(
-    operation: str, path: str, skip: int
-) -> None:
+def test_node_whose_log_restart_waits_for_space_can_stop_and_restart(operation: str, path: str, skip: int) -> None:
     async def script(quorum: Quorum) -> None:
         quorum.simulation.disks_fail = True
         behind = await leave_behind(quorum)
@@ -173,7 +169,7 @@ def test_a_node_whose_log_waits_for_room_to_begin_anew_stops_and_comes_back(
     on_quorum(script, settings=OFTEN)
 
 
-def test_pieces_of_snapshots_are_served_by_the_leader_alone_and_within_bounds() -> None:
+def test_snapshot_chunks_are_bounded_and_served_by_the_leader_only() -> None:
     async def script(quorum: Quorum) -> None:
         await fill(quorum, 0, 60)
         leader = await quorum.leader()

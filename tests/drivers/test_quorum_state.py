@@ -1,4 +1,4 @@
-"""What a node has voted, as it finds it when it starts."""
+"""The persisted vote of a node."""
 
 import pytest
 
@@ -10,7 +10,7 @@ FOLDER = "/data"
 
 
 @pytest.mark.proves("H6", part="votes and commits")
-def test_a_vote_that_was_in_place_and_not_synced_lasts_once_it_is_read() -> None:
+def test_unsynced_vote_is_durable_once_it_is_read() -> None:
     disk = Simulation(seed=1).host("node").disk
     disk.prepare_folder(FOLDER)
     mounted = disk.mount()

@@ -1,4 +1,4 @@
-"""Controllers in a storm: they die, lose power, are cut off, run out of room, and agree on everything all the same."""
+"""Controllers under random faults: crashes, power losses, network partitions and full disks."""
 
 import asyncio
 import errno
@@ -31,28 +31,28 @@ SETTINGS = [
 
 
 class Storm:
-    """One writer, many strikes."""
+    """One writer, many faults."""
 
     def __init__(self, quorum: Quorum, chance: random.Random, members: Sequence[int]) -> None:
         self.quorum = quorum
         self.chance = chance
         self.members = members
-        self.answered = 0
+        self.last_acknowledged = 0
         self.asked = 0
         self.strikes = 0
         self.values: dict[int, str | None] = {}  # by the offset of the image
 
     async def write_on(self) -> None:
-        """One value after the other: what is answered must never be seen to be missing again."""
-        while self.strikes < STRIKES or self.answered < self.asked:
+        """Write one value after the other: acknowledged values must never be missing."""
+        while self.strikes < STRIKES or self.last_acknowledged < self.asked:
             self.asked += 1
             for node_id in self.chance.sample(sorted(self.quorum.nodes), len(self.quorum.nodes)):
-                if await self._answers(node_id, self.asked):
-                    self.answered = self.asked
+                if await self._acknowledges(node_id, self.asked):
+                    self.last_acknowledged = self.asked
                     break
             await asyncio.sleep(self.chance.uniform(0.0, 0.05))
 
-    async def _answers(self, node_id: int, value: int) -> bool:
+    async def _acknowledges(self, node_id: int, value: int) -> bool:
         host = self.quorum.host(node_id)
         if not host.is_up or node_id not in self.quorum.nodes:
             return False
@@ -62,7 +62,7 @@ class Storm:
             return False
 
     def look(self) -> None:
-        """Nodes that have seen the same offset have seen the same, and nobody goes back."""
+        """Nodes at the same offset have seen the same, and no node goes back."""
         for seen in self.quorum.images.values():
             offsets = [image.offset for image in seen]
             assert offsets == sorted(offsets)
@@ -107,7 +107,7 @@ class Storm:
         self.look()
 
     async def change_voters(self, node_id: int) -> None:
-        """Somebody asks whoever leads to add this member or to remove it, and does not wait for what comes of it."""
+        """Ask the leader to add this member or to remove it, without waiting for the result."""
         leaders = [each for each in self.quorum.nodes if self.quorum.host(each).is_up and self.leads(each)]
         if leaders:
             machine = self.quorum.metadata(leaders[0]).quorum.machine
@@ -147,10 +147,10 @@ class Storm:
         await self.revive()
         async with asyncio.timeout(30):
             await writing
-        await self.quorum.seen_by_all(self.answered)
+        await self.quorum.seen_by_all(self.last_acknowledged)
         self.look()
-        assert self.answered > 20
-        self.quorum.simulation.acknowledged = self.answered
+        assert self.last_acknowledged > 20
+        self.quorum.simulation.acknowledged = self.last_acknowledged
 
 
 async def ask(metadata: MetadataDriver, event: Event) -> None:
@@ -158,7 +158,7 @@ async def ask(metadata: MetadataDriver, event: Event) -> None:
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
-def test_controllers_in_a_storm_lose_nothing_that_was_answered_and_see_the_same(seed: int) -> None:
+def test_controllers_lose_nothing_acknowledged_and_agree_in_a_storm(seed: int) -> None:
     async def script(simulation: Simulation) -> None:
         simulation.disks_fail = True
         chance = simulation.rng("storm")

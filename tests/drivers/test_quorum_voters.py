@@ -1,4 +1,4 @@
-"""Who may vote: controllers come and go, a wiped one is a stranger, and other clusters are kept out."""
+"""Voter changes: added, removed and wiped controllers, and nodes of other clusters."""
 
 import asyncio
 import errno
@@ -56,7 +56,7 @@ def voters_known_to(quorum: Quorum, node_id: int) -> tuple[int, ...]:
     return quorum.metadata(node_id).quorum.machine.voters.ids
 
 
-def test_a_controller_is_added_when_it_has_caught_up_and_then_counts() -> None:
+def test_controller_is_added_once_caught_up_and_then_counts() -> None:
     async def script(quorum: Quorum) -> None:
         await quorum.write(1)
         quorum.format(4)
@@ -77,7 +77,7 @@ def test_a_controller_is_added_when_it_has_caught_up_and_then_counts() -> None:
     on_quorum(script, settings=FOUR)
 
 
-def test_a_controller_that_is_not_there_cannot_be_added() -> None:
+def test_unreachable_controller_cannot_be_added() -> None:
     async def script(quorum: Quorum) -> None:
         await quorum.write(1)
         answer = await add(quorum, 4, timeout_ms=1_000)
@@ -90,7 +90,7 @@ def test_a_controller_that_is_not_there_cannot_be_added() -> None:
     on_quorum(script, settings=FOUR)
 
 
-def test_a_follower_is_removed_and_no_longer_counts() -> None:
+def test_removed_follower_no_longer_counts() -> None:
     async def script(quorum: Quorum) -> None:
         await quorum.write(1)
         leader = await quorum.leader()
@@ -108,7 +108,7 @@ def test_a_follower_is_removed_and_no_longer_counts() -> None:
 
 
 @pytest.mark.proves("H6", part="voters change")
-def test_voters_that_find_room_later_are_written_behind_what_was_decided_meanwhile() -> None:
+def test_delayed_voter_record_is_appended_after_pending_decisions() -> None:
     async def script(quorum: Quorum) -> None:
         quorum.simulation.disks_fail = True
         await quorum.write(1)
@@ -119,7 +119,7 @@ def test_voters_that_find_room_later_are_written_behind_what_was_decided_meanwhi
         append_voters = metadata.quorum._append_voters
 
         def decide_and_append(effect: Any) -> None:
-            """The second time, in a turn of the loop in which something was decided that is not written yet."""
+            """The second time, decide something in the same event loop iteration."""
             if metadata.quorum._waiting_for_disk is not None:
                 metadata._driver.submit(lambda machine: machine.decide_incremental_alter_configs([alteration]))
             append_voters(effect)
@@ -133,7 +133,7 @@ def test_voters_that_find_room_later_are_written_behind_what_was_decided_meanwhi
     on_quorum(script)
 
 
-def test_a_leader_that_is_removed_finishes_its_work_and_hands_over() -> None:
+def test_removed_leader_completes_the_change_and_hands_over() -> None:
     async def script(quorum: Quorum) -> None:
         await quorum.write(1)
         old = await quorum.leader()
@@ -146,7 +146,7 @@ def test_a_leader_that_is_removed_finishes_its_work_and_hands_over() -> None:
     on_quorum(script)
 
 
-def test_a_cluster_of_one_grows_to_three_and_shrinks_again() -> None:
+def test_quorum_grows_from_one_to_three_and_shrinks_again() -> None:
     async def script(quorum: Quorum) -> None:
         for node_id in (1, 2, 3):
             await quorum.stop(node_id)
@@ -174,7 +174,7 @@ def test_a_cluster_of_one_grows_to_three_and_shrinks_again() -> None:
     on_quorum(script)
 
 
-def test_a_wiped_voter_is_a_stranger_until_it_is_added() -> None:
+def test_wiped_voter_does_not_count_until_it_is_added() -> None:
     async def script(quorum: Quorum) -> None:
         await quorum.write(1)
         leader = await quorum.leader()
@@ -203,7 +203,7 @@ def test_a_wiped_voter_is_a_stranger_until_it_is_added() -> None:
     on_quorum(script)
 
 
-def test_a_controller_that_may_join_by_itself_does_and_takes_the_place_of_its_older_self() -> None:
+def test_auto_joining_controller_replaces_its_wiped_predecessor() -> None:
     async def script(quorum: Quorum) -> None:
         await quorum.write(1)
         quorum.format(4)
@@ -222,10 +222,10 @@ def test_a_controller_that_may_join_by_itself_does_and_takes_the_place_of_its_ol
     on_quorum(script, settings=[*FOUR, "controller.quorum.auto.join.enable=true"])
 
 
-# Strangers
+# Foreign clusters
 
 
-def test_a_node_of_another_cluster_is_kept_out_and_told_so() -> None:
+def test_node_of_another_cluster_is_rejected_with_a_message() -> None:
     async def script(quorum: Quorum) -> None:
         await quorum.write(1)
         stranger = "BBECAwQFBgcICQoLDA0ODw"
@@ -251,9 +251,9 @@ def test_a_node_of_another_cluster_is_kept_out_and_told_so() -> None:
     on_quorum(script)
 
 
-def test_a_controller_of_another_cluster_does_not_follow_this_one() -> None:
+def test_controller_of_another_cluster_does_not_follow_this_one() -> None:
     async def script(quorum: Quorum) -> None:
-        quorum.simulation.disks_fail = True  # it says in its log that something is wrong
+        quorum.simulation.disks_fail = True  # it logs the error
         await quorum.write(1)
         quorum.cluster_ids[4] = "BBECAwQFBgcICQoLDA0ODw"
         quorum.format(4)
@@ -267,10 +267,10 @@ def test_a_controller_of_another_cluster_does_not_follow_this_one() -> None:
     on_quorum(script, settings=FOUR)
 
 
-# What is kept
+# Persisted state
 
 
-def test_the_quorum_state_of_fixed_voters_has_kafkas_older_form() -> None:
+def test_quorum_state_of_static_voters_has_version_0() -> None:
     async def script(quorum: Quorum) -> None:
         leader = await quorum.leader()
         await quorum.write(1)
@@ -284,7 +284,7 @@ def test_the_quorum_state_of_fixed_voters_has_kafkas_older_form() -> None:
     on_quorum(script, is_static=True)
 
 
-def test_the_quorum_state_of_voters_in_the_log_has_kafkas_newer_form() -> None:
+def test_quorum_state_of_dynamic_voters_has_version_1() -> None:
     async def script(quorum: Quorum) -> None:
         leader = await quorum.leader()
         state = json.loads(quorum.host(leader).disk.mount().read(f"{LOG}/quorum-state"))
@@ -294,7 +294,7 @@ def test_the_quorum_state_of_voters_in_the_log_has_kafkas_newer_form() -> None:
     on_quorum(script)
 
 
-def test_a_vote_is_on_disk_when_it_is_told() -> None:
+def test_vote_is_synced_before_its_response() -> None:
     async def script(quorum: Quorum) -> None:
         leader = await quorum.leader()
         asked, candidate = (each for each in quorum.nodes if each != leader)
@@ -319,7 +319,7 @@ def test_a_vote_is_on_disk_when_it_is_told() -> None:
     on_quorum(script)
 
 
-def test_a_voter_that_cannot_know_whom_it_voted_for_does_not_start() -> None:
+def test_voter_with_a_corrupt_quorum_state_does_not_start() -> None:
     async def script(quorum: Quorum) -> None:
         await quorum.leader()
         quorum.kill(2)
@@ -334,7 +334,7 @@ def test_a_voter_that_cannot_know_whom_it_voted_for_does_not_start() -> None:
     on_quorum(script)
 
 
-def test_what_the_quorum_is_asked_about_is_described_by_its_leader_alone() -> None:
+def test_describe_quorum_is_served_by_the_leader_only() -> None:
     async def script(quorum: Quorum) -> None:
         await quorum.write(1)
         await quorum.seen_by_all(1)
@@ -367,10 +367,10 @@ def kraft_versions(quorum: Quorum) -> set[int]:
 
 
 @pytest.mark.proves("H6", part="voters change")
-def test_fixed_voters_are_written_down_and_may_change_from_then_on() -> None:
+def test_static_voters_can_be_upgraded_to_dynamic_ones() -> None:
     async def script(quorum: Quorum) -> None:
         await quorum.write(1)
-        await asyncio.sleep(20.0)  # so long that a leader who forgets its voters gives up at once
+        await asyncio.sleep(20.0)  # long enough for a leader that forgot its voters to resign
         epoch = quorum.metadata(await quorum.leader()).quorum.machine.epoch
         assert (await add(quorum, 4)).error_code == ErrorCode.UNSUPPORTED_VERSION
         assert await raise_kraft_version(quorum, is_validate_only=True) == 0
@@ -378,7 +378,7 @@ def test_fixed_voters_are_written_down_and_may_change_from_then_on() -> None:
         assert kraft_versions(quorum) == {0}
         assert await raise_kraft_version(quorum) == 0
         await quorum.until(lambda: kraft_versions(quorum) == {1})
-        assert quorum.metadata(await quorum.leader()).quorum.machine.epoch == epoch  # nobody had to be elected
+        assert quorum.metadata(await quorum.leader()).quorum.machine.epoch == epoch  # no election was needed
         assert await raise_kraft_version(quorum) == 0
         assert await raise_kraft_version(quorum, 0) == ErrorCode.INVALID_UPDATE_VERSION
         (gone,) = [each for each in quorum.nodes if each != await quorum.leader()][:1]
@@ -389,13 +389,13 @@ def test_fixed_voters_are_written_down_and_may_change_from_then_on() -> None:
     on_quorum(script, is_static=True)
 
 
-def test_voters_that_were_written_down_are_known_after_a_restart_of_all() -> None:
+def test_upgraded_voters_survive_a_restart_of_all_nodes() -> None:
     async def script(quorum: Quorum) -> None:
         await quorum.write(1)
         assert await raise_kraft_version(quorum) == 0
-        everybody = list(quorum.nodes)
-        quorum.kill(*everybody)
-        await asyncio.gather(*(quorum.start(each) for each in everybody))
+        node_ids = list(quorum.nodes)
+        quorum.kill(*node_ids)
+        await asyncio.gather(*(quorum.start(each) for each in node_ids))
         await quorum.write(2)
         await quorum.until(lambda: kraft_versions(quorum) == {1})
         voters = quorum.metadata(await quorum.leader()).quorum.machine.voters
@@ -405,7 +405,7 @@ def test_voters_that_were_written_down_are_known_after_a_restart_of_all() -> Non
 
 
 @pytest.mark.proves("H6", part="voters change")
-def test_voters_are_not_written_down_before_each_has_said_which_disk_it_has() -> None:
+def test_upgrade_needs_the_directory_id_of_every_voter() -> None:
     async def script(quorum: Quorum) -> None:
         await quorum.write(1)
         quorum.kill(*quorum.nodes)

@@ -1,4 +1,4 @@
-"""The generic driver: nothing leaves before it is committed."""
+"""The generic driver: no response or effect before its records are committed."""
 
 import asyncio
 
@@ -11,10 +11,10 @@ from moldau.model.errors import (
     NotCoordinator,
 )
 
-# Answers
+# Responses
 
 
-def test_an_answer_is_given_once_its_records_are_committed() -> None:
+def test_response_waits_for_the_commit_of_its_records() -> None:
     scene = Scene()
 
     async def act(driver: Driver) -> None:
@@ -31,7 +31,7 @@ def test_an_answer_is_given_once_its_records_are_committed() -> None:
     scene.run(act)
 
 
-def test_a_decision_sees_what_was_decided_before_though_it_is_not_committed() -> None:
+def test_decision_sees_earlier_uncommitted_decisions() -> None:
     scene = Scene()
 
     async def act(driver: Driver) -> None:
@@ -44,7 +44,7 @@ def test_a_decision_sees_what_was_decided_before_though_it_is_not_committed() ->
     scene.run(act)
 
 
-def test_a_read_is_told_once_everything_it_saw_is_committed() -> None:
+def test_read_waits_for_the_commit_of_everything_it_saw() -> None:
     scene = Scene(5)
 
     async def act(driver: Driver) -> None:
@@ -60,7 +60,7 @@ def test_a_read_is_told_once_everything_it_saw_is_committed() -> None:
     scene.run(act)
 
 
-def test_a_refusal_rests_on_what_was_applied_and_waits_like_any_answer() -> None:
+def test_error_waits_for_the_commit_of_the_state_it_depends_on() -> None:
     scene = Scene()
 
     async def act(driver: Driver) -> None:
@@ -78,7 +78,7 @@ def test_a_refusal_rests_on_what_was_applied_and_waits_like_any_answer() -> None
     scene.run(act)
 
 
-def test_an_answer_without_records_needs_no_turn_of_the_loop_when_all_is_committed() -> None:
+def test_read_of_committed_state_responds_in_the_same_iteration() -> None:
     scene = Scene(5)
 
     async def act(driver: Driver) -> None:
@@ -90,13 +90,13 @@ def test_an_answer_without_records_needs_no_turn_of_the_loop_when_all_is_committ
     scene.run(act)
 
 
-def test_what_can_be_decided_now_changes_nothing_and_refuses_nothing_while_all_is_committed() -> None:
+def test_decide_now_works_only_on_committed_state() -> None:
     scene = Scene(5)
 
     async def act(driver: Driver) -> None:
-        told = driver.decide_now(lambda machine: respond(machine.sum))
-        assert told is not None
-        assert told.responses == {REQUESTER: 5}
+        now = driver.decide_now(lambda machine: respond(machine.sum))
+        assert now is not None
+        assert now.responses == {REQUESTER: 5}
         assert driver.decide_now(lambda _: None) is None
         assert driver.decide_now(lambda _: respond(0, records=[1])) is None
         assert driver.decide_now(lambda _: respond(0, effects=["a call"])) is None
@@ -104,14 +104,14 @@ def test_what_can_be_decided_now_changes_nothing_and_refuses_nothing_while_all_i
         assert driver.decide_now(lambda _: Decision(responses={Ticket(7): 1})) is None
         answer = add(driver, 1)
         await turn()
-        assert driver.decide_now(lambda machine: respond(machine.sum)) is None  # it rests on what may yet be lost
+        assert driver.decide_now(lambda machine: respond(machine.sum)) is None  # it depends on uncommitted records
         scene.log.commit()
         assert await answer == 6
 
     scene.run(act)
 
 
-def test_answers_are_given_in_the_order_of_their_decisions() -> None:
+def test_responses_keep_the_order_of_decisions() -> None:
     scene = Scene()
 
     async def act(driver: Driver) -> None:
@@ -129,10 +129,10 @@ def test_answers_are_given_in_the_order_of_their_decisions() -> None:
     scene.run(act)
 
 
-# Waiting for others
+# Waiting requests
 
 
-def test_a_request_waits_under_its_ticket_until_another_one_answers_it() -> None:
+def test_waiting_request_gets_the_response_of_a_later_decision() -> None:
     scene = Scene()
 
     async def act(driver: Driver) -> None:
@@ -143,12 +143,12 @@ def test_a_request_waits_under_its_ticket_until_another_one_answers_it() -> None
         assert not first.done()  # decided, but not committed
         scene.log.commit()
         assert [await each for each in (first, second, answer)] == [10, 10, 10]
-        assert await wait(driver, 10) == 10  # answered at once
+        assert await wait(driver, 10) == 10  # at once
 
     scene.run(act)
 
 
-def test_a_waiting_request_can_be_refused_by_another_one() -> None:
+def test_waiting_request_can_be_rejected_by_a_later_decision() -> None:
     scene = Scene()
 
     async def act(driver: Driver) -> None:
@@ -161,7 +161,7 @@ def test_a_waiting_request_can_be_refused_by_another_one() -> None:
     scene.run(act)
 
 
-def test_an_answer_for_a_request_that_has_gone_away_is_dropped() -> None:
+def test_response_to_a_cancelled_request_is_dropped() -> None:
     scene = Scene()
 
     async def act(driver: Driver) -> None:
@@ -179,7 +179,7 @@ def test_an_answer_for_a_request_that_has_gone_away_is_dropped() -> None:
     scene.run(act)
 
 
-def test_a_request_that_nobody_could_ever_answer_is_a_bug() -> None:
+def test_request_without_response_or_ticket_is_a_bug() -> None:
     scene = Scene()
 
     async def act(driver: Driver) -> None:
@@ -192,7 +192,7 @@ def test_a_request_that_nobody_could_ever_answer_is_a_bug() -> None:
 # Group commit
 
 
-def test_decisions_of_one_turn_go_to_the_log_in_one_append_each_of_them_whole() -> None:
+def test_decisions_of_one_iteration_are_one_append() -> None:
     scene = Scene()
 
     async def act(driver: Driver) -> None:
@@ -208,7 +208,7 @@ def test_decisions_of_one_turn_go_to_the_log_in_one_append_each_of_them_whole() 
     scene.run(act)
 
 
-def test_the_next_offset_counts_what_is_decided_and_not_yet_written() -> None:
+def test_next_offset_includes_unwritten_decisions() -> None:
     scene = Scene(5, 6)
 
     async def act(driver: Driver) -> None:
@@ -223,7 +223,7 @@ def test_the_next_offset_counts_what_is_decided_and_not_yet_written() -> None:
     scene.run(act)
 
 
-def test_somebody_else_may_write_to_the_log_after_a_flush_but_not_behind_the_drivers_back() -> None:
+def test_foreign_append_is_allowed_only_after_a_flush() -> None:
     scene = Scene()
 
     async def act(driver: Driver) -> None:
@@ -246,7 +246,7 @@ def test_somebody_else_may_write_to_the_log_after_a_flush_but_not_behind_the_dri
 # Effects and timers
 
 
-def test_effects_are_performed_in_order_once_they_are_committed() -> None:
+def test_effects_run_in_order_after_the_commit() -> None:
     scene = Scene()
 
     async def act(driver: Driver) -> None:
@@ -262,7 +262,7 @@ def test_effects_are_performed_in_order_once_they_are_committed() -> None:
     scene.run(act)
 
 
-def test_a_timer_that_is_due_decides_and_its_effects_wait_for_the_commit() -> None:
+def test_due_timer_decides_and_its_effects_wait_for_the_commit() -> None:
     scene = Scene()
 
     async def act(driver: Driver) -> None:
@@ -279,7 +279,7 @@ def test_a_timer_that_is_due_decides_and_its_effects_wait_for_the_commit() -> No
     scene.run(act)
 
 
-def test_a_timer_is_moved_by_setting_it_again_and_cancelled() -> None:
+def test_timer_can_be_moved_and_cancelled() -> None:
     scene = Scene()
 
     async def act(driver: Driver) -> None:
@@ -295,7 +295,7 @@ def test_a_timer_is_moved_by_setting_it_again_and_cancelled() -> None:
     scene.run(act)
 
 
-def test_whoever_is_elected_arms_the_timers_it_needs() -> None:
+def test_election_sets_the_initial_timers() -> None:
     scene = Scene()
 
     async def act(driver: Driver) -> None:

@@ -1,4 +1,4 @@
-"""The snapshots beside the metadata log: one that comes in pieces, late pieces of it, and those that may go."""
+"""The snapshot store: downloads in chunks, late chunks, and the deletion of old snapshots."""
 
 import asyncio
 import errno
@@ -48,10 +48,10 @@ def names(disk: SimulatedDisk) -> list[str]:
     return disk.mount().list(FOLDER)
 
 
-# One that comes in pieces
+# Downloads
 
 
-def test_a_late_piece_does_not_touch_a_snapshot_that_is_being_kept() -> None:
+def test_late_chunk_does_not_change_a_snapshot_being_stored() -> None:
     async def script(store: SnapshotStore, disk: SimulatedDisk) -> None:
         incoming = store.receive(SNAPSHOT)
         incoming.add(0, len(WHOLE), WHOLE)
@@ -68,7 +68,7 @@ def test_a_late_piece_does_not_touch_a_snapshot_that_is_being_kept() -> None:
     on_store(script)
 
 
-def test_of_a_snapshot_that_cannot_be_kept_nothing_is_left() -> None:
+def test_failed_snapshot_leaves_no_files() -> None:
     async def script(store: SnapshotStore, disk: SimulatedDisk) -> None:
         broken = store.receive(SNAPSHOT)
         broken.add(0, 40, WHOLE[:40])
@@ -85,11 +85,11 @@ def test_of_a_snapshot_that_cannot_be_kept_nothing_is_left() -> None:
     on_store(script)
 
 
-# Pieces on their way
+# Chunks in flight
 
 
 class Answers:
-    """In the place of the connections to other nodes: answers when the test says so."""
+    """Replaces connections to other nodes: responds on demand."""
 
     def __init__(self) -> None:
         self.waiting: list[asyncio.Future[Any]] = []
@@ -139,7 +139,7 @@ def on_peers(script: Callable[[QuorumPeers, Answers, list[Event]], Coroutine[Any
 
 
 @pytest.mark.parametrize("next_send", [asks_for_piece(2), asks_for_records(2)], ids=["piece", "records"])
-def test_the_answer_to_an_older_question_for_a_piece_is_not_taken(next_send: SendFetchSnapshot | SendFetch) -> None:
+def test_response_to_an_older_chunk_request_is_ignored(next_send: SendFetchSnapshot | SendFetch) -> None:
     async def script(peers: QuorumPeers, answers: Answers, events: list[Event]) -> None:
         peers.send(asks_for_piece(1))
         await asyncio.sleep(0)
@@ -167,7 +167,7 @@ def test_the_answer_to_an_older_question_for_a_piece_is_not_taken(next_send: Sen
     [(None, SNAPSHOT), (WHOLE, SnapshotId(60, 3)), (WHOLE[:40], SNAPSHOT)],
     ids=["none", "another", "half"],
 )
-def test_only_the_whole_snapshot_that_was_asked_for_is_loaded(come: bytes | None, wanted: SnapshotId) -> None:
+def test_only_the_complete_requested_snapshot_is_loaded(come: bytes | None, wanted: SnapshotId) -> None:
     async def script(peers: QuorumPeers, answers: Answers, events: list[Event]) -> None:  # noqa: ARG001
         if come is not None:
             peers.send(asks_for_piece(1))
@@ -182,11 +182,11 @@ def test_only_the_whole_snapshot_that_was_asked_for_is_loaded(come: bytes | None
     on_peers(script)
 
 
-# Those that may go
+# Deletion
 
 
 def host_with_many(count: int = 4) -> MetadataHost:
-    """A host whose disk refused to remove old snapshots."""
+    """Return a host whose disk failed to delete old snapshots."""
     host = MetadataHost(NEVER)
 
     async def act(driver: MetadataDriver) -> None:
@@ -202,7 +202,7 @@ def host_with_many(count: int = 4) -> MetadataHost:
     return host
 
 
-def test_a_node_starts_though_old_snapshots_cannot_be_removed() -> None:
+def test_node_starts_though_old_snapshots_cannot_be_deleted() -> None:
     host = host_with_many()
 
     async def look(driver: MetadataDriver) -> int:
@@ -216,7 +216,7 @@ def test_a_node_starts_though_old_snapshots_cannot_be_removed() -> None:
     assert not host.failures
 
 
-def test_two_may_drop_old_snapshots_at_once() -> None:
+def test_concurrent_deletions_of_old_snapshots_succeed() -> None:
     async def script(store: SnapshotStore, disk: SimulatedDisk) -> None:
         ids = [SnapshotId(offset, 1) for offset in (10, 20, 30, 40)]
         for each in ids:

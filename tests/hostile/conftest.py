@@ -1,4 +1,4 @@
-"""The tests of the wire lend their samples and mutants, those of the broker their scene."""
+"""Import the samples and mutants of the wire tests, and the scene of the broker tests."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Frames that no good client sends: requests of every API and version, with values that reach deep, and damaged."""
+"""Hostile frames: requests of every API and version with deep-reaching values, and corrupt ones."""
 
 import random
 import struct
@@ -24,7 +24,7 @@ SERVED_MORE_OFTEN = 4
 
 
 class ReachingSamples(Samples):
-    """Samples whose names, ids and records are often those of something that is there."""
+    """Samples whose names, ids and records often exist on the broker."""
 
     def __init__(self, seed: int, topic_ids: tuple[bytes, ...] = ()) -> None:
         super().__init__(seed)
@@ -43,7 +43,7 @@ class ReachingSamples(Samples):
         return super()._primitive(kind)
 
     def _records(self) -> bytes:
-        """A batch that is right, one whose checksum is right and the rest is not, or anything."""
+        """Return a valid batch, one with only a valid checksum, or random bytes."""
         codec = Compression(self.random.randrange(5))
         count = self.random.choice((1, 2, 30))
         producer: dict[str, Any] = {"producer_id": self.random.randrange(5), "producer_epoch": 0, "base_sequence": 0}
@@ -61,7 +61,7 @@ def framed(content: bytes) -> bytes:
 
 
 class HostileFrames:
-    """An endless stream of them, the same for the same seed."""
+    """An endless stream of frames, deterministic for a seed."""
 
     def __init__(self, seed: int, topic_ids: tuple[bytes, ...] = ()) -> None:
         self._random = random.Random(seed)
@@ -69,7 +69,7 @@ class HostileFrames:
         self._mutator = Mutator(seed + 2)
         requests = [each for each in every_api_message() if each[0].endswith("Request")]
         served = {f"{api.name}Request" for api in served_apis()}
-        # Those that are served come more often than those that are refused by their number alone.
+        # Served APIs come more often than those that are rejected by their key alone.
         self._kinds = requests + SERVED_MORE_OFTEN * [each for each in requests if each[0] in served]
 
     def __iter__(self) -> Iterator[bytes]:
@@ -88,7 +88,7 @@ class HostileFrames:
         if draw < 0.9:
             return framed(self._mutator.mutant(whole[4:]))
         if draw < 0.95:
-            return self._mutator.mutant(whole)  # its length may lie
+            return self._mutator.mutant(whole)  # its length may be wrong
         return self._flooded(whole)
 
     def _request(self, name: str, version: int) -> bytes:
@@ -98,7 +98,7 @@ class HostileFrames:
         return b"".join(bytes(piece) for piece in frame_request(header, message))  # type: ignore[arg-type]
 
     def _flooded(self, whole: bytes) -> bytes:
-        """Tags without end where the request's own would be."""
+        """Add endless tags in place of the request's own."""
         count = self._random.choice((100, 1024, 1025, 100_000))
         return framed(whole[4:-1] + uvarint(count) + b"\x4d\0" * count)
 

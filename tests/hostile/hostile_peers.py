@@ -1,4 +1,4 @@
-"""Peers of a live broker: those that mean ill, and a good one that measures how long it waits."""
+"""Peers of a live broker: hostile ones, and a well-behaved one that measures its latency."""
 
 import errno
 import socket
@@ -27,7 +27,7 @@ def connect(where: tuple[str, int]) -> socket.socket:
 
 
 def pour(where: tuple[str, int], frames: Iterable[bytes]) -> None:
-    """Send all of it on one connection, say that this is the end, and read what comes until the broker closes."""
+    """Send everything on one connection, half-close it, and read until the broker closes."""
     with connect(where) as peer:
         try:
             peer.sendall(b"".join(frames))
@@ -40,7 +40,7 @@ def pour(where: tuple[str, int], frames: Iterable[bytes]) -> None:
 
 
 class Caller:
-    """One blocking connection: a request, its answer, and how long it took."""
+    """One blocking connection that measures the latency of requests."""
 
     def __init__(self, where: tuple[str, int]) -> None:
         self.socket = connect(where)
@@ -85,7 +85,7 @@ class Caller:
 
 
 def memory_mib(broker: Broker) -> float:
-    """What the broker's process takes of the machine's memory now."""
+    """Return the resident memory of the broker's process."""
     for line in Path(f"/proc/{broker.pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024

@@ -1,4 +1,4 @@
-"""Whatever value a setting accepts, and whatever a batch's header may say: the broker lives with it."""
+"""Extreme setting values and batch headers: the broker survives everything that it accepts."""
 
 import asyncio
 import struct
@@ -42,7 +42,7 @@ async def change(talker: Talker, kind: int, name: str, key: str, operation: int,
 
 
 async def use(talker: Talker, topic: str) -> set[int]:
-    """Write, read and look up; the error codes."""
+    """Produce, fetch and list offsets; return the error codes."""
     now_ms = 1_760_000_000_000
     codes = {(await produce(talker, topic, batch(b"x" * 300, key=b"k", timestamp=now_ms))).error_code for _ in range(3)}
     codes.add((await list_offset(talker, topic, now_ms)).error_code)
@@ -51,7 +51,7 @@ async def use(talker: Talker, topic: str) -> set[int]:
     return codes
 
 
-def test_no_value_that_a_topic_accepts_breaks_it() -> None:
+def test_extreme_topic_configs_break_nothing() -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
         topics: dict[str, tuple[str, str]] = {}
@@ -65,7 +65,7 @@ def test_no_value_that_a_topic_accepts_breaks_it() -> None:
                     assert codes <= UNDERSTOOD, (setting.name, value, codes)
                     await scene.create(f"t{len(topics)}")
         assert len(topics) > 100
-        await asyncio.sleep(400)  # retention and compaction have their turns
+        await asyncio.sleep(400)  # retention and compaction run
         scene.host.crash()
         await scene.restart()
         talker = await scene.connect()
@@ -76,7 +76,7 @@ def test_no_value_that_a_topic_accepts_breaks_it() -> None:
     on_broker(script, settings=["log.cleaner.backoff.ms=5000", "log.retention.check.interval.ms=5000"])
 
 
-def test_no_value_that_a_running_broker_accepts_stops_it() -> None:
+def test_extreme_broker_configs_do_not_stop_the_broker() -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
         await scene.create("t", cleanup_policy="compact", segment_bytes=1024)
@@ -96,7 +96,7 @@ def test_no_value_that_a_running_broker_accepts_stops_it() -> None:
     on_broker(script)
 
 
-FIELDS = {  # where they stand in a batch's header, and how they are written
+FIELDS = {  # position in a batch header, and struct format
     "leader epoch": (12, ">i"),
     "base timestamp": (27, ">q"),
     "max timestamp": (35, ">q"),
@@ -124,7 +124,7 @@ def strange_batches() -> Iterator[tuple[Any, bytearray]]:
                     yield (one, value, other, other_value), made
 
 
-def test_a_header_with_any_numbers_in_it_is_taken_or_refused_and_survives_a_restart() -> None:
+def test_extreme_batch_headers_are_accepted_or_rejected_and_survive() -> None:
     async def script(scene: Scene) -> None:
         known = UNDERSTOOD | {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH}
         for name, configs in (("t", {}), ("u", {"message_timestamp_after_max_ms": 2**63 - 1, "segment_bytes": 4096})):

@@ -1,4 +1,4 @@
-"""Frames of every kind on a controllers' listener: whatever is in them, they are answered or their connection ends."""
+"""Hostile frames on a controller listener: each gets a response or ends its connection."""
 
 import asyncio
 
@@ -8,11 +8,11 @@ from hostile_frames import HostileFrames
 from raw_peers import Peer
 
 FRAMES = 3000
-FRAMES_PER_CONNECTION = 10  # a frame whose length lies swallows those that follow
+FRAMES_PER_CONNECTION = 10  # a frame with a wrong length swallows those that follow
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_nothing_that_comes_through_a_controllers_listener_is_a_bug(seed: int) -> None:
+def test_hostile_frames_on_a_controller_listener_cause_no_bug(seed: int) -> None:
     async def script(scene: Scene) -> None:
         apis = scene.node.routers.controller.apis.values()
         names = {f"{api.name}Request" for api in apis}

@@ -1,4 +1,4 @@
-"""Requests of the group APIs that no good client sends: each is answered or ends its connection, and others go on."""
+"""Hostile group requests: each gets a response or ends its connection, and other members are not affected."""
 
 import asyncio
 from typing import Any
@@ -23,7 +23,7 @@ GROUP_APIS = [
 
 
 class GroupSamples(Samples):
-    """Samples that often name a group, a member or a topic that is there."""
+    """Samples that often name an existing group, member or topic."""
 
     def __init__(self, seed: int, topic_id: bytes) -> None:
         super().__init__(seed)
@@ -57,7 +57,7 @@ class GroupSamples(Samples):
 
 
 class Fuzzer:
-    """Sends samples on connections of its own, and learns the member ids that it is given."""
+    """Sends samples on its own connections, and learns assigned member ids."""
 
     def __init__(self, scene: Scene, samples: GroupSamples) -> None:
         self._scene = scene
@@ -92,7 +92,7 @@ class Fuzzer:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_nonsense_is_answered_and_a_good_member_does_not_notice(seed: int) -> None:
+def test_hostile_group_requests_do_not_affect_a_good_member(seed: int) -> None:
     async def script(scene: Scene) -> None:
         await scene.create(TOPIC, partitions=4)
         await find_coordinator(await scene.connect())
@@ -122,7 +122,7 @@ def test_nonsense_is_answered_and_a_good_member_does_not_notice(seed: int) -> No
     [("x" * 32_767, b""), ("i", bytes(40 * MiB))],
     ids=["a long name", "a long subscription"],
 )
-def test_a_member_that_no_record_could_hold_costs_nobody_else_anything(instance_id: str, metadata: bytes) -> None:
+def test_member_too_large_for_a_record_does_not_affect_others(instance_id: str, metadata: bytes) -> None:
     async def script(scene: Scene) -> None:
         await scene.create(TOPIC, partitions=4)
         await find_coordinator(await scene.connect())

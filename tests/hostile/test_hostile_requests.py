@@ -1,4 +1,4 @@
-"""Requests that are well formed and ask for far too much: bounded, in turns, and answered with a code."""
+"""Well-formed requests for far too much: bounded, handled in time slices, and rejected with an error code."""
 
 import asyncio
 from typing import Any
@@ -65,7 +65,7 @@ def test_more_elements_than_the_bound_close_the_connection(
 @pytest.mark.parametrize(
     ("version", "request_of"), [(7, list_offsets), (7, lambda count: list_offsets(count, 5)), (11, fetch_many)]
 )
-def test_a_request_about_very_many_partitions_lets_others_go_first(
+def test_request_for_many_partitions_yields_to_others(
     monkeypatch: pytest.MonkeyPatch, version: int, request_of: Any
 ) -> None:
     turns = []
@@ -93,7 +93,7 @@ def test_a_request_about_very_many_partitions_lets_others_go_first(
             gathered.setattr(talker.connection, "send", sent.extend)
             large = talker.begin(version, request_of(MANY))
             behind = talker.begin(0, m.ApiVersionsRequest())
-        talker.connection.send([b"".join(sent)])  # so that both are there when the first begins
+        talker.connection.send([b"".join(sent)])  # so that both have arrived when the first starts
         await large
         assert len(turns) >= MANY // STEPS_MAX
         await behind
@@ -102,7 +102,7 @@ def test_a_request_about_very_many_partitions_lets_others_go_first(
     on_broker(script)
 
 
-def test_a_topic_or_resource_that_is_named_often_is_answered_once() -> None:
+def test_topic_or_resource_named_repeatedly_is_described_once() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t", partitions=50)
         talker = await scene.connect()
@@ -114,7 +114,7 @@ def test_a_topic_or_resource_that_is_named_often_is_answered_once() -> None:
     on_broker(script)
 
 
-def test_excessive_partitions_and_assignments_are_refused_before_anything_is_made() -> None:
+def test_excessive_partitions_and_assignments_are_rejected_early() -> None:
     topic, assignment = m.CreateTopicsRequest.CreatableTopic, m.CreateTopicsRequest.CreatableReplicaAssignment
     assignments = [assignment(partition_index=index, broker_ids=[1]) for index in range(MANY)]
     wanted = [
@@ -140,7 +140,7 @@ def test_excessive_partitions_and_assignments_are_refused_before_anything_is_mad
     on_broker(script)
 
 
-def test_resources_to_alter_and_topics_to_delete_are_bounded() -> None:
+def test_altered_resources_and_deleted_topics_are_bounded() -> None:
     resource = m.IncrementalAlterConfigsRequest.AlterConfigsResource
 
     async def script(scene: Scene) -> None:
@@ -154,7 +154,7 @@ def test_resources_to_alter_and_topics_to_delete_are_bounded() -> None:
     on_broker(script)
 
 
-def test_a_node_takes_no_more_partitions_than_files_it_may_open() -> None:
+def test_partitions_are_limited_by_the_open_file_limit() -> None:
     async def script(scene: Scene) -> None:
         scene.node.broker.partitions_max = 10
         talker = await scene.connect()
@@ -167,13 +167,13 @@ def test_a_node_takes_no_more_partitions_than_files_it_may_open() -> None:
         grown = await talker.ask(3, m.CreatePartitionsRequest(topics=[growth]))
         assert grown.results[0].error_code == ErrorCode.POLICY_VIOLATION
         asked = [m.MetadataRequest.MetadataRequestTopic(name=name) for name in ("t", "a", "b", "c")]
-        told = await talker.ask(9, m.MetadataRequest(topics=asked))
-        assert [each.error_code for each in told.topics] == [0, *[ErrorCode.POLICY_VIOLATION] * 3]
+        response = await talker.ask(9, m.MetadataRequest(topics=asked))
+        assert [each.error_code for each in response.topics] == [0, *[ErrorCode.POLICY_VIOLATION] * 3]
 
     on_broker(script)
 
 
-def test_asking_for_thousands_of_unknown_topics_creates_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_creation_of_thousands_of_topics_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto_create, "TOPICS_PER_REQUEST_MAX", 20)
 
     async def script(scene: Scene) -> None:
@@ -190,11 +190,11 @@ def test_asking_for_thousands_of_unknown_topics_creates_a_bounded_number(monkeyp
     on_broker(script)
 
 
-# -- fetches
+# Fetches
 
 
 @pytest.mark.parametrize("adds_later", [False, True])
-def test_sessions_hold_a_bounded_number_of_partitions(monkeypatch: pytest.MonkeyPatch, adds_later: bool) -> None:
+def test_partitions_of_fetch_sessions_are_bounded(monkeypatch: pytest.MonkeyPatch, adds_later: bool) -> None:
     monkeypatch.setattr(sessions_module, "PARTITIONS_MAX", 100)
 
     async def script(scene: Scene) -> None:
@@ -215,7 +215,7 @@ def test_sessions_hold_a_bounded_number_of_partitions(monkeypatch: pytest.Monkey
     on_broker(script)
 
 
-def test_a_flood_of_sessions_takes_its_slots_and_no_more() -> None:
+def test_flood_of_fetch_sessions_is_bounded_by_the_cache() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         talker = await scene.connect()
@@ -226,7 +226,7 @@ def test_a_flood_of_sessions_takes_its_slots_and_no_more() -> None:
     on_broker(script, settings=["max.incremental.fetch.session.cache.slots=50"])
 
 
-def test_fetches_that_wait_on_many_partitions_are_heavy() -> None:
+def test_waiting_fetches_of_many_partitions_weigh_more() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t", partitions=200)
         talker = await scene.connect()
@@ -240,7 +240,7 @@ def test_fetches_that_wait_on_many_partitions_are_heavy() -> None:
     on_broker(script)
 
 
-# -- batches
+# Batches
 
 
 def long_batch(count: int, codec: Compression = Compression.NONE, key: bytes | None = b"k", **fields: Any) -> bytearray:
@@ -249,7 +249,7 @@ def long_batch(count: int, codec: Compression = Compression.NONE, key: bytes | N
 
 @pytest.mark.parametrize("codec", list(Compression))
 @pytest.mark.parametrize("configs", [{"cleanup_policy": "compact"}, {"compression_type": "lz4"}])
-def test_a_long_batch_is_looked_into_beside_everything_else_and_appended_in_its_order(
+def test_long_batch_is_validated_concurrently_and_appended_in_order(
     codec: Compression, configs: dict[str, Any]
 ) -> None:
     async def script(scene: Scene) -> None:
@@ -277,7 +277,7 @@ REFUSED_LATE = (
 
 
 @pytest.mark.parametrize(("records", "code"), REFUSED_LATE)
-def test_a_long_batch_is_refused_for_what_is_in_it(records: bytearray, code: ErrorCode) -> None:
+def test_long_batch_with_invalid_records_is_rejected(records: bytearray, code: ErrorCode) -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t", cleanup_policy="compact")
         talker = await scene.connect()
@@ -288,7 +288,7 @@ def test_a_long_batch_is_refused_for_what_is_in_it(records: bytearray, code: Err
     on_broker(script)
 
 
-def test_a_long_batch_without_its_max_timestamp_gets_it() -> None:
+def test_long_batch_without_max_timestamp_gets_it() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         talker = await scene.connect()
@@ -304,7 +304,7 @@ def test_a_long_batch_without_its_max_timestamp_gets_it() -> None:
 
 
 @pytest.mark.parametrize("topic", [{"cleanup_policy": "compact"}, {"compression_type": "gzip"}])
-def test_a_decompression_bomb_is_refused_as_too_large(topic: dict[str, Any]) -> None:
+def test_decompression_bomb_is_rejected_as_too_large(topic: dict[str, Any]) -> None:
     bomb = build_batch([(NOW_MS, b"k", bytes(40 << 20), ())], compression=Compression.ZSTD)
     assert len(bomb) < 10_000
 
@@ -316,7 +316,7 @@ def test_a_decompression_bomb_is_refused_as_too_large(topic: dict[str, Any]) -> 
     on_broker(script)
 
 
-def test_a_bomb_in_a_topic_that_takes_it_unseen_does_no_harm_to_who_looks_for_a_time() -> None:
+def test_unvalidated_bomb_does_not_harm_timestamp_lookups() -> None:
     bomb = build_batch([(NOW_MS, b"k", bytes(40 << 20), ())], compression=Compression.ZSTD)
 
     async def script(scene: Scene) -> None:
@@ -330,7 +330,7 @@ def test_a_bomb_in_a_topic_that_takes_it_unseen_does_no_harm_to_who_looks_for_a_
     on_broker(script)
 
 
-def test_only_so_many_bytes_wait_to_be_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_waiting_for_validation_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspection_module, "HELD_BYTES_MAX", 300_000)
 
     async def script(scene: Scene) -> None:
@@ -345,10 +345,10 @@ def test_only_so_many_bytes_wait_to_be_looked_into(monkeypatch: pytest.MonkeyPat
     on_broker(script)
 
 
-# -- producers
+# Producers
 
 
-def test_a_flood_of_producer_ids_is_cheap_and_every_one_is_new() -> None:
+def test_flood_of_producer_ids_is_cheap_and_unique() -> None:
     async def script(scene: Scene) -> None:
         talkers = [await scene.connect() for _ in range(3)]
         before = scene.node.broker.metadata.next_offset
@@ -360,7 +360,7 @@ def test_a_flood_of_producer_ids_is_cheap_and_every_one_is_new() -> None:
     on_broker(script)
 
 
-def test_producers_of_all_logs_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_producers_of_all_logs_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep_module, "PRODUCERS_MAX", 100)
 
     async def script(scene: Scene) -> None:

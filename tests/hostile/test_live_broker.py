@@ -1,4 +1,4 @@
-"""A broker in its own process, and peers that mean ill: it stays up, small, quick for the others, and says why."""
+"""A broker process with hostile peers: it stays up, small and fast for others, and logs the reason."""
 
 import contextlib
 import http.client
@@ -32,7 +32,7 @@ WINDOW_S = 0.5
 ROUNDS = 6
 FRAMES_MIN = 1000
 GROWTH_MIB_MAX = 120.0
-# On a quiet machine the figures that are printed are near 1.5; but others may be at work on this one.
+# On an idle machine the printed figures are near 1.5; but the machine may be busy.
 SLOWER_MAX = 20.0
 SLOWER_MS_MIN = 100.0
 PATIENCE_S = 20.0
@@ -69,12 +69,12 @@ ALL_TOPICS = m.MetadataRequest(topics=None)
 
 
 def in_a_window(caller: Caller, window_s: float = WINDOW_S) -> list[float]:
-    """How long a good client waits for each of its acks."""
+    """Return the latencies of a well-behaved client's acks."""
     until = time.monotonic() + window_s
     waits = []
     while time.monotonic() < until:
         waits.append(caller.seconds_to_answer(9, GOOD))
-        time.sleep(0.001)  # a good client leaves some of the machine to others
+        time.sleep(0.001)  # a well-behaved client leaves some of the machine to others
     return waits
 
 
@@ -89,7 +89,7 @@ def compare(quiet: list[float], noisy: list[float], what: str) -> None:
 
 
 def fuzz(where: Where, seed: int, topic_ids: tuple[bytes, ...], go: Any, has_ended: Any, count: Any) -> None:
-    """In a process of its own, so that it does not slow down whoever measures."""
+    """Run in another process, so that it does not slow down the measurement."""
     frames, chance = iter(HostileFrames(seed, topic_ids)), random.Random(seed)
     while not has_ended.is_set():
         if go.wait(0.1):
@@ -113,7 +113,7 @@ def fuzzer(where: Where, topic_ids: tuple[bytes, ...]) -> Iterator[tuple[Any, "S
         process.join()
 
 
-def test_mutated_frames_neither_stop_nor_fill_nor_slow_the_broker(broker: Broker) -> None:
+def test_mutated_frames_neither_stop_nor_slow_the_broker(broker: Broker) -> None:
     where = address_of(broker)
     with Caller(where) as caller:
         topics = caller.ask(12, ALL_TOPICS).topics
@@ -124,7 +124,7 @@ def test_mutated_frames_neither_stop_nor_fill_nor_slow_the_broker(broker: Broker
         with fuzzer(where, others) as (go, count):
             for _ in range(ROUNDS):
                 go.clear()
-                time.sleep(0.05)  # what is under way has to end
+                time.sleep(0.05)  # requests in flight must end
                 quiet += in_a_window(caller)
                 go.set()
                 noisy += in_a_window(caller)
@@ -142,7 +142,7 @@ def test_mutated_frames_neither_stop_nor_fill_nor_slow_the_broker(broker: Broker
         assert caller.ask(9, GOOD).responses[0].partition_responses[0].error_code == 0
 
 
-def test_one_connection_full_of_tiny_requests_does_not_starve_another(broker: Broker) -> None:
+def test_flood_of_tiny_requests_does_not_starve_other_connections(broker: Broker) -> None:
     where = address_of(broker)
     header = RequestHeader(18, 0, 1, "flood")
     flood = b"".join(bytes(piece) for piece in frame_request(header, m.ApiVersionsRequest())) * 2000  # type: ignore[arg-type]
@@ -160,7 +160,7 @@ def test_one_connection_full_of_tiny_requests_does_not_starve_another(broker: Br
         compare(quiet, noisy, "a flood of tiny requests")
 
 
-def test_peers_that_never_read_are_not_read_from_and_cost_little(broker: Broker) -> None:
+def test_peers_that_never_read_are_paused_and_cost_little(broker: Broker) -> None:
     where = address_of(broker)
     before_mib = memory_mib(broker)
     asked = m.DescribeConfigsRequest.DescribeConfigsResource(
@@ -181,10 +181,10 @@ def test_peers_that_never_read_are_not_read_from_and_cost_little(broker: Broker)
             caller.seconds_to_answer(9, GOOD)
         grown_mib = memory_mib(broker) - before_mib
         print(f"\n{DEAF} deaf peers: {grown_mib:.1f} MiB")
-        assert grown_mib < DEAF * 4  # a MiB each that waits, and what was encoded beyond it
+        assert grown_mib < DEAF * 4  # a MiB each in the queue, and what was encoded beyond it
 
 
-def test_thousands_of_connections_come_and_go_without_a_trace(broker: Broker) -> None:
+def test_thousands_of_connections_leave_no_resources(broker: Broker) -> None:
     where = address_of(broker)
     descriptors = Path(f"/proc/{broker.pid}/fd")
     with Caller(where) as caller:
@@ -207,7 +207,7 @@ def test_thousands_of_connections_come_and_go_without_a_trace(broker: Broker) ->
         print(f"\n3000 connections: an ack took {statistics.median(waits) * 1000:.2f} ms meanwhile")
 
 
-def test_large_frames_that_never_end_take_no_more_than_the_budget(broker: Broker) -> None:
+def test_endless_large_frames_are_limited_by_the_receive_budget(broker: Broker) -> None:
     where = address_of(broker)
     with contextlib.ExitStack() as stack, Caller(where) as caller:
         before_mib = memory_mib(broker)
@@ -220,7 +220,7 @@ def test_large_frames_that_never_end_take_no_more_than_the_budget(broker: Broker
         in_a_window(caller)
         grown_mib = memory_mib(broker) - before_mib
         print(f"\n10 x 20 MiB of frames of 32 MiB: {grown_mib:.1f} MiB of memory")
-        assert grown_mib < 2 * (32 + 32)  # the budget, the one peer that may go on beyond it, and their old buffers
+        assert grown_mib < 2 * (32 + 32)  # the budget, the one peer that may exceed it, and their old buffers
         assert caller.ask(9, GOOD).responses[0].partition_responses[0].error_code == 0
     with Caller(where) as caller:
         large = produced("good", bytes(build_batch([(NOW_MS, b"key", bytes(900_000), ())])))
@@ -228,7 +228,7 @@ def test_large_frames_that_never_end_take_no_more_than_the_budget(broker: Broker
 
 
 @pytest.mark.parametrize("topic", ["ledger", "packed"])
-def test_decompression_bombs_are_refused_in_bounded_memory_while_others_are_served(broker: Broker, topic: str) -> None:
+def test_decompression_bombs_are_rejected_in_bounded_memory(broker: Broker, topic: str) -> None:
     where = address_of(broker)
     bomb = bytes(build_batch([(NOW_MS, b"k", bytes(90 << 20), ())], compression=Compression.GZIP))
     with contextlib.ExitStack() as stack, Caller(where) as caller:
@@ -254,7 +254,7 @@ def meanwhile(caller: Caller, busy: Caller) -> tuple[float, list[float]]:
     return time.monotonic() - began, waits
 
 
-def test_small_records_without_end_are_looked_at_in_turns(broker: Broker) -> None:
+def test_endless_small_records_are_validated_in_time_slices(broker: Broker) -> None:
     where = address_of(broker)
     long = produced("ledger", bytes(build_batch([(NOW_MS, b"k", b"", ()) for _ in range(100_000)])))
     with Caller(where) as caller, Caller(where) as writer:
@@ -265,7 +265,7 @@ def test_small_records_without_end_are_looked_at_in_turns(broker: Broker) -> Non
         assert max(waits) < took_s / 2
 
 
-def test_other_protocols_are_turned_away_in_words(broker: Broker) -> None:
+def test_other_protocols_are_rejected_with_a_log_line(broker: Broker) -> None:
     host, port = address_of(broker)
     browser = http.client.HTTPConnection(host, port, timeout=PATIENCE_S)
     browser.request("GET", "/")
@@ -277,12 +277,12 @@ def test_other_protocols_are_turned_away_in_words(broker: Broker) -> None:
         context.wrap_socket(plain, server_hostname="localhost")
     until = time.monotonic() + PATIENCE_S
     while "look like TLS" not in broker.log and time.monotonic() < until:
-        time.sleep(0.05)  # between two looks
+        time.sleep(0.05)  # between two polls
     assert "look like HTTP" in broker.log
     assert "look like TLS" in broker.log
 
 
-def test_connections_beyond_the_limits_are_refused_and_the_rest_is_served() -> None:
+def test_connections_beyond_the_limits_are_rejected_and_others_served() -> None:
     with Broker(max_connections=20) as small:
         where = address_of(small)
         with contextlib.ExitStack() as stack, Caller(where) as caller:

@@ -1,4 +1,4 @@
-"""A shard with consumer groups, topics that come and go, and consumers that do what they are told."""
+"""A shard with consumer groups, changing topics, and well-behaved consumers."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
@@ -33,7 +33,7 @@ def topic_id(name: str, incarnation: int = 0) -> TopicId:
 
 
 class Prefixes:
-    """Reads patterns of one form, a prefix and a star."""
+    """Matches patterns of one form, a prefix and a star."""
 
     def check_pattern(self, pattern: str) -> None:
         if "(" in pattern:
@@ -44,11 +44,11 @@ class Prefixes:
 
 
 class ConsumerScene(Scene):
-    """Topics are named with their partition counts."""
+    """Topics are keyword arguments with their partition counts."""
 
     def __init__(self, settings: GroupSettings | None = None, **topics: int) -> None:
         self.image = MetadataImage(offset=0)
-        self.names: dict[TopicId, str] = {}  # of all topics that ever were
+        self.names: dict[TopicId, str] = {}  # of all topics ever
         self.set_topics(**topics)
         super().__init__(settings)
 
@@ -67,7 +67,7 @@ class ConsumerScene(Scene):
         return machine
 
     def run(self, decide: Callable[[], Decision[Record, Any]], ticket: Ticket | None = None) -> Any:
-        """As a driver does, raise an answer that is a refusal."""
+        """Raise a response that is an error, as a driver does."""
         answer = super().run(decide, ticket)
         if isinstance(answer, KafkaError):
             raise answer
@@ -76,7 +76,7 @@ class ConsumerScene(Scene):
     # Topics
 
     def set_topics(self, **counts: int) -> None:
-        """These topics, and no others, exist from now on."""
+        """Replace the existing topics by these."""
         topics = {}
         for name, count in counts.items():
             old = self.image.topics.get(name)
@@ -126,7 +126,7 @@ class ConsumerScene(Scene):
         owned: Mapping[str, Iterable[int]] | None = None,
         **fields: Any,
     ) -> messages.ConsumerGroupHeartbeatResponse:
-        """One heartbeat, with owned partitions by the names of topics; raises what it is refused with."""
+        """Send one heartbeat, with owned partitions by topic name; raise its error."""
         if owned is not None:
             fields["topic_partitions"] = as_owned({self.id_of(name): indexes for name, indexes in owned.items()})
         request = messages.ConsumerGroupHeartbeatRequest(
@@ -153,7 +153,7 @@ class ConsumerScene(Scene):
         return response
 
     def append(self, key: Any, value: Any) -> None:
-        """A record that somebody else wrote."""
+        """Append a record that another writer wrote."""
         self._append((key, value))
 
     @property
@@ -161,7 +161,7 @@ class ConsumerScene(Scene):
         return [decode_group_record(key, value) for key, value in self.log]
 
     def join_consumer(self, member_id: str, *topics: str, **options: Any) -> messages.ConsumerGroupHeartbeatResponse:
-        """The first heartbeat of a member."""
+        """Send the first heartbeat of a member."""
         return self.beat(
             member_id,
             0,
@@ -173,16 +173,16 @@ class ConsumerScene(Scene):
             },
         )
 
-    def refusal(self, member_id: str, epoch: int, **options: Any) -> tuple[ErrorCode, str]:
-        """What a heartbeat is refused with."""
+    def rejection(self, member_id: str, epoch: int, **options: Any) -> tuple[ErrorCode, str]:
+        """Return the error of a heartbeat."""
         try:
             self.beat(member_id, epoch, **options)
-        except KafkaError as refusal:
-            return refusal.code, refusal.message
+        except KafkaError as error:
+            return error.code, error.message
         return ErrorCode.NONE, ""
 
     def named(self, response: messages.ConsumerGroupHeartbeatResponse) -> dict[str, list[int]] | None:
-        """What a response assigns, by the names of topics; None if it says nothing of that."""
+        """Return the assignment of a response by topic name; None if it has none."""
         if response.assignment is None:
             return None
         return {
@@ -191,7 +191,7 @@ class ConsumerScene(Scene):
 
 
 class Consumer:
-    """A well-behaved member: it gives up what is no longer its own and says so, then takes what it is given."""
+    """A well-behaved member: it revokes partitions and acknowledges that, then takes its new assignment."""
 
     def __init__(self, scene: ConsumerScene, member_id: str, *topics: str, **options: Any) -> None:
         self.scene = scene
@@ -201,7 +201,7 @@ class Consumer:
         self.epoch = 0
         self.held: dict[TopicId, list[int]] = {}
         self.interval_ms = 0
-        self._must_tell = True
+        self._must_report = True
 
     def join(self, **options: Any) -> "Consumer":
         self.epoch, self.held = 0, {}
@@ -209,24 +209,24 @@ class Consumer:
         return self
 
     def beat(self, **options: Any) -> bool:
-        """One heartbeat; whether it changed anything."""
+        """Send one heartbeat; return whether it changed anything."""
         before = self.epoch, self.held
-        told = {"topic_partitions": as_owned(self.held)} if self._must_tell else {}
-        self._must_tell = False
-        self.take(self.scene.beat(self.member_id, self.epoch, **{**self.options, **told, **options}))
+        owned = {"topic_partitions": as_owned(self.held)} if self._must_report else {}
+        self._must_report = False
+        self.take(self.scene.beat(self.member_id, self.epoch, **{**self.options, **owned, **options}))
         return (self.epoch, self.held) != before
 
     def take(self, response: messages.ConsumerGroupHeartbeatResponse) -> None:
-        """Do what the answer says."""
+        """Apply a response."""
         self.epoch, self.interval_ms = response.member_epoch, response.heartbeat_interval_ms
         if response.assignment is not None:
             new = {TopicId(each.topic_id): list(each.partitions) for each in response.assignment.topic_partitions}
-            self._must_tell = self._must_tell or new != self.held
+            self._must_report = self._must_report or new != self.held
             self.held = new
 
     @property
     def owned(self) -> dict[str, list[int]]:
-        """What it works on, by the names of topics."""
+        """Return the owned partitions by topic name."""
         return {self.scene.names[topic_id]: indexes for topic_id, indexes in self.held.items()}
 
     @property
@@ -235,7 +235,7 @@ class Consumer:
 
 
 def each_partition(assignment: Assignment | CurrentAssignment) -> list[tuple[TopicId, int]]:
-    """One by one, in an order that does not depend on how the sets came about."""
+    """Yield the partitions in an order that does not depend on the construction of the sets."""
     return [(topic_id, index) for topic_id in sorted(assignment) for index in sorted(assignment[topic_id])]
 
 
@@ -247,7 +247,7 @@ def as_owned(held: Mapping[TopicId, Iterable[int]]) -> list[messages.ConsumerGro
 
 
 class ClassicConsumer:
-    """A member with a client of the classic protocol: it joins when it is told to, and syncs after that."""
+    """A member with a client of the classic protocol: it joins on a rebalance, and then syncs."""
 
     def __init__(self, scene: ConsumerScene, *topics: str, instance_id: str | None = None, **options: Any) -> None:
         self.scene = scene
@@ -268,7 +268,7 @@ class ClassicConsumer:
         )
 
     def join(self) -> "ClassicConsumer":
-        """Into a group whose coordinator assigns: nobody has to be waited for."""
+        """Join a group with a server-side assignor: no other member is waited for."""
         ticket = self.send_join()
         if self.scene.error(ticket) == ErrorCode.MEMBER_ID_REQUIRED:
             self.member_id = self.scene.answers[ticket].member_id
@@ -287,7 +287,7 @@ class ClassicConsumer:
         return ErrorCode(response.error_code)
 
     def beat(self) -> bool:
-        """A heartbeat, and whatever it calls for; whether anything changed."""
+        """Send a heartbeat and what it calls for; return whether anything changed."""
         before = self.generation, self.owned
         error = self.scene.heartbeat(self.member_id, self.generation, instance_id=self.instance_id)
         if error == ErrorCode.REBALANCE_IN_PROGRESS:
@@ -299,13 +299,13 @@ class ClassicConsumer:
 
 
 class Beating(Protocol):
-    """Whoever sends heartbeats, in either protocol."""
+    """Sends heartbeats, in either protocol."""
 
     def beat(self) -> bool: ...
 
 
 def settle(*consumers: Beating, rounds: int = 20) -> int:
-    """Heartbeats in turn until nothing changes any more; in how many rounds."""
+    """Send heartbeats in turn until nothing changes; return the number of rounds."""
     for number in range(rounds):
         if not any([each.beat() for each in consumers]):  # noqa: C419  # all of them beat
             return number
@@ -313,7 +313,7 @@ def settle(*consumers: Beating, rounds: int = 20) -> int:
 
 
 def owned_subscription(*topics: str, owned: Mapping[str, Iterable[int]] | None = None, version: int = 3) -> bytes:
-    """What a classic consumer says of itself, with what it works on."""
+    """Return the subscription of a classic consumer with its owned partitions."""
     held = [
         messages.ConsumerProtocolSubscription.TopicPartition(topic=name, partitions=sorted(indexes))
         for name, indexes in (owned or {}).items()

@@ -1,7 +1,7 @@
-"""A cluster in small around a real metadata machine: brokers that know less than the controller, data that can be lost.
+"""A small cluster around a real metadata machine: brokers with stale metadata, data that can be lost.
 
-Each replica holds numbers. A leader writes one to all that it believes in sync, and it is acknowledged if they are
-enough by what the leader knows. Whoever is elected without loss being accepted must hold all that was acknowledged.
+Each replica holds numbers. A leader writes one to its presumed ISR, and it is acknowledged if the leader knows of
+enough replicas. A leader elected without data loss being allowed must hold every acknowledged number.
 """
 
 from collections.abc import Callable, Hashable
@@ -48,7 +48,7 @@ SETTINGS = MetadataSettings(leader_imbalance_check_interval_ms=30_000)
 
 @dataclass
 class Broker:
-    """One broker: what it knows of the metadata, what it believes of what it leads, what it holds."""
+    """One broker: the metadata it knows, the partitions it leads, the data it holds."""
 
     id: int
     is_up: bool = False
@@ -56,13 +56,13 @@ class Broker:
     epoch: int = -1
     image: MetadataImage = field(default_factory=MetadataImage)
     beliefs: dict[int, PartitionImage] = field(default_factory=dict)
-    proposed: dict[int, tuple[int, ...]] = field(default_factory=dict)  # waited for, but not counted as enough
+    proposed: dict[int, tuple[int, ...]] = field(default_factory=dict)  # waited for, but not counted towards min ISR
     holds: dict[int, set[int]] = field(default_factory=dict)
-    seen: dict[tuple[int, int], int] = field(default_factory=dict)  # (partition, follower): its epoch when it caught up
+    seen: dict[tuple[int, int], int] = field(default_factory=dict)  # (partition, follower): broker epoch at catch-up
 
 
 class Model:
-    """Decisions are committed at once; brokers learn of them when they are told to."""
+    """Decisions are committed at once; brokers learn of them on demand."""
 
     def __init__(self, has_elr: bool = True) -> None:
         self.now_ms = 0.0
@@ -73,10 +73,10 @@ class Model:
         self.brokers = {each: Broker(each) for each in BROKERS}
         self.acknowledged: dict[int, set[int]] = {}
         self.written = 0
-        self.allows_data_loss = False  # during a request that says so
-        self.proposed: tuple[int, ...] = ()  # in sync, by the request that is decided
-        self.promised_from: dict[int, int] = {}  # leaders of earlier epochs were overruled, at the price of loss
-        self.losing: int | None = None  # who registers without a word of what it had
+        self.allows_data_loss = False  # during a request that allows it
+        self.proposed: tuple[int, ...] = ()  # the ISR of the request being decided
+        self.promised_from: dict[int, int] = {}  # leaders of earlier epochs were replaced with data loss
+        self.losing: int | None = None  # the broker that registers after a loss
         self.sent: list[tuple[int, int, IsrProposal]] = []
         self.elections = 0
         self.run(self.machine.decide_elected(0.0))
@@ -109,13 +109,13 @@ class Model:
         return decision.responses[REQUESTER]
 
     def ask(self, decide: Callable[[], Decision[Record, Any]]) -> Any:
-        """None if it was refused."""
+        """Return None if it was rejected."""
         with suppress(KafkaError):
             return self.run(decide())
         return None
 
     def pass_time(self, ms: float) -> None:
-        """Timers that are due fire, in order, a bounded number of times."""
+        """Fire due timers in order, a bounded number of times."""
         until = self.now_ms + ms
         for _ in range(200):
             due = [(when, index, event) for index, (event, when) in enumerate(self.timers.items()) if when <= until]
@@ -128,7 +128,7 @@ class Model:
         self.now_ms = until
 
     def fail_over(self) -> None:
-        """Another controller takes over with nothing but the log."""
+        """Let another controller take over with only the log."""
         self.timers.clear()
         self.machine = replayed(self.log, SETTINGS)
         assert self.machine.image == self.image
@@ -150,7 +150,7 @@ class Model:
         self._register(broker, -1 if is_dirty else broker.epoch)
 
     def _lose(self, broker: Broker) -> None:
-        """All that it held. Where nobody else was in sync or eligible, no promise is broken by that."""
+        """Drop all data of a broker. Without another in-sync or eligible replica that breaks no promise."""
         broker.holds.clear()
         broker.epoch = -1
         for index, partition in self.partitions(self.image):
@@ -190,7 +190,7 @@ class Model:
             self.brokers[broker_id].is_up = False
 
     def learn(self, broker_id: int) -> None:
-        """It applies all that is committed."""
+        """Apply everything committed."""
         broker = self.brokers[broker_id]
         if not broker.is_up:
             return
@@ -209,7 +209,7 @@ class Model:
         return belief if broker.is_up and belief is not None and belief.leader == broker.id else None
 
     def follows(self, follower: Broker, index: int, belief: PartitionImage) -> bool:
-        """Whether it fetches from this leader in this epoch."""
+        """Return whether the follower fetches from this leader in this epoch."""
         theirs = follower.beliefs.get(index)
         return follower.is_up and theirs is not None and theirs.leader_epoch == belief.leader_epoch
 
@@ -230,7 +230,7 @@ class Model:
             self.acknowledged.setdefault(index, set()).add(self.written)
 
     def fetch(self, follower_id: int, index: int) -> None:
-        """A follower has all that its leader has; the leader notes in which life of the follower."""
+        """Copy the leader's data to a follower; the leader records the follower's broker epoch."""
         follower = self.brokers[follower_id]
         for leader in self.brokers.values():
             belief = self.leads(leader, index)
@@ -239,7 +239,7 @@ class Model:
                 leader.seen[index, follower_id] = follower.epoch
 
     def propose(self, broker_id: int, index: int, *, without: int | None = None) -> None:
-        """A leader proposes whoever caught up, or that one member be left out."""
+        """Propose to add caught-up replicas, or to drop one."""
         broker = self.brokers[broker_id]
         belief = self.leads(broker, index)
         if belief is None:
@@ -247,13 +247,13 @@ class Model:
         members = [each for each in belief.isr if each != without or each == broker_id]
         if without is None:
             members += [each for each in belief.replicas if (index, each) in broker.seen and each not in members]
-        # What the leader has written since is waited for by all members, new ones too, before it is acknowledged.
+        # Records written since are acknowledged only once all proposed members have them.
         for each in members:
             if each not in belief.isr and self.brokers[each].epoch == broker.seen[index, each]:
                 self.brokers[each].holds[index] = set(broker.holds.get(index, ()))
         broker.proposed[index] = (*broker.proposed.get(index, ()), *members)
         if self._send(broker, index, belief, members) == ErrorCode.INELIGIBLE_REPLICA:
-            self._send(broker, index, belief, list(belief.isr))  # as it is, so that no copy of the other comes after it
+            self._send(broker, index, belief, list(belief.isr))  # unchanged, so that no copy of the other follows it
 
     def _send(self, broker: Broker, index: int, belief: PartitionImage, members: list[int]) -> ErrorCode:
         epochs = [(each, broker.epoch if each == broker.id else broker.seen.get((index, each), -1)) for each in members]
@@ -275,12 +275,12 @@ class Model:
         return outcomes[0] if outcomes else None
 
     def echo(self, number: int) -> None:
-        """A copy of an old proposal arrives, and nobody hears what becomes of it."""
+        """Deliver a copy of an old proposal, without a response."""
         if self.sent:
             self._decide(*self.sent[-1 - number % len(self.sent)])
 
     def catch_up(self) -> None:
-        """A quiet moment: whoever is up hears of everything and is heard of, fetches, and is in sync."""
+        """Let every live broker learn, send heartbeats, fetch, and join the ISR."""
         for broker_id in BROKERS:
             self.learn(broker_id)
             self.beat(broker_id)
@@ -311,7 +311,7 @@ class Model:
         self.allows_data_loss = False
 
     def switch(self, level: int) -> None:
-        """Eligible replicas on or off."""
+        """Enable or disable eligible leader replicas."""
         kind = UpgradeType.UPGRADE if level else UpgradeType.SAFE_DOWNGRADE
         self.ask(lambda: self.machine.decide_update_features([FeatureUpdate(ELR_FEATURE, level, kind)]))
 
@@ -323,7 +323,7 @@ class Model:
     def unregister(self, broker_id: int) -> None:
         self.ask(lambda: self.machine.decide_unregister_broker(broker_id))
 
-    # What must hold
+    # Invariants
 
     def partitions(self, image: MetadataImage) -> list[tuple[int, PartitionImage]]:
         topic = image.topics.get(TOPIC)
@@ -392,10 +392,10 @@ class Model:
         ):
             assert sorted(key.partition for key in found) == expected
 
-    # The end
+    # Healing
 
     def heal(self) -> None:
-        """Everybody is back and hears of everything; the rest is the controller's and the leaders' affair."""
+        """Restart all brokers and let them learn; the rest is up to the controller and the leaders."""
         for _ in range(6):
             for broker_id in BROKERS:
                 self.start(broker_id, is_dirty=False)

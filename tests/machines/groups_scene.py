@@ -1,4 +1,4 @@
-"""A shard of groups with its own time: requests go in, timers go off, and answers are kept under their tickets."""
+"""A shard of groups with its own clock: requests in, timers fired, responses kept by ticket."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
@@ -19,19 +19,19 @@ WALL_AHEAD_MS = 1_700_000_000_000
 
 
 def written(record: Record) -> tuple[bytes, bytes | None]:
-    """A record as it stands in the log."""
-    assert not isinstance(record, PendingOffset | TransactionEnded)  # these are not known by their keys alone
+    """Return a record as it is stored in the log."""
+    assert not isinstance(record, PendingOffset | TransactionEnded)  # these have no key of their own
     key, value = record
     return encode_coordinator_key(key), None if value is None else encode_versioned(value, record_version(value))
 
 
 def subscription(*topics: str) -> bytes:
-    """What a consumer says of itself."""
+    """Return the subscription of a consumer."""
     return (0).to_bytes(2, "big") + encode_data(messages.ConsumerProtocolSubscription(topics=topics), 0)
 
 
 class Scene:
-    """Runs decisions as a driver does. Beside the machine a second one takes up what was written, and nothing else."""
+    """Runs decisions as a driver does. A second machine replays what is written, and must reach the same state."""
 
     def __init__(self, settings: GroupSettings | None = None) -> None:
         self.settings = settings or GroupSettings()
@@ -46,7 +46,7 @@ class Scene:
         self.elect()
 
     def elect(self) -> None:
-        """A new machine takes over from what was written. Whoever waited with the old one is forgotten."""
+        """Let a new machine take over from the log. Waiting requests are forgotten."""
         self.machine = replayed(self.log, self.settings)
         self.shadow = replayed(self.log, self.settings)
         self.timers.clear()
@@ -69,17 +69,17 @@ class Scene:
     # The driver's part
 
     def run(self, decide: Callable[[], Decision[Record, Any]], ticket: Ticket | None = None) -> Any:
-        """What `decide` answers to whoever asks; requests with tickets find theirs in `answers`."""
+        """Return the response of `decide`; requests with tickets find theirs in `answers`."""
         try:
             decision = decide()
         finally:
-            assert self.machine.state == self.shadow.state  # deciding changes nothing that is replicated
+            assert self.machine.state == self.shadow.state  # deciding changes no replicated state
         if ticket is not None:
             self.waiting.add(ticket)
         self.records_most = max(self.records_most, len(decision.records))
         for record in decision.records:
             self._append(record)
-        assert self.machine.state == self.shadow.state  # what is read back is what was meant
+        assert self.machine.state == self.shadow.state  # the replayed records lead to the same state
         for change in decision.timers:
             self.timers.pop(change.event, None)
             if isinstance(change, SetTimer):
@@ -103,7 +103,7 @@ class Scene:
         self.shadow.apply(decode_group_record(key, value), len(self.log) - 1)
 
     def pass_time(self, ms: float) -> None:
-        """Let timers go off in their order."""
+        """Fire due timers in order."""
         end_ms = self.now_ms + ms
         while self.timers:
             event = min(self.timers, key=self.timers.__getitem__)
@@ -136,7 +136,7 @@ class Scene:
         version: int = 9,
         client_id: str = "client",
     ) -> Ticket:
-        """A join on its way; its answer will be in `answers`."""
+        """Send a join; its response will be in `answers`."""
         offered = [messages.JoinGroupRequest.JoinGroupRequestProtocol(name=n, metadata=m) for n, m in protocols]
         request = messages.JoinGroupRequest(
             group_id=group_id,
@@ -155,13 +155,13 @@ class Scene:
         return ticket
 
     def new_id(self, **options: Any) -> str:
-        """The id that a newcomer is given to come back with."""
+        """Return the id that is assigned to a new member."""
         response = self.answers[self.send_join(**options)]
         assert response.error_code == ErrorCode.MEMBER_ID_REQUIRED
         return str(response.member_id)
 
     def enter(self, **options: Any) -> tuple[str, Ticket]:
-        """A newcomer's both joins: its id, and the one that waits."""
+        """Send both joins of a new member; return its id and the ticket of the waiting join."""
         member_id = self.new_id(**options)
         return member_id, self.send_join(member_id, **options)
 
@@ -210,7 +210,7 @@ class Scene:
         return [each.error_code for each in response.members]
 
     def settle(self, *instance_ids: str | None, **options: Any) -> list[str]:
-        """A stable group of so many members, the leader first; each is assigned its own id."""
+        """Settle a group with the given number of members; return their ids, the leader's first."""
         members = {}
         for instance_id in instance_ids or (None,):
             if instance_id is None:
@@ -223,7 +223,7 @@ class Scene:
         return self.sync_all({each: self.answers[each] for each in members}, options.get("group_id", "g"))
 
     def sync_all(self, join_response: dict[Ticket, messages.JoinGroupResponse], group_id: str = "g") -> list[str]:
-        """Everybody who joined syncs; the leader assigns to each its own id. The ids, the leader's first."""
+        """Let all members sync; the leader assigns each its own id. Return the ids, the leader's first."""
         ids = [response.member_id for response in join_response.values()]
         (leader,) = {response.leader for response in join_response.values()}
         (generation,) = {response.generation_id for response in join_response.values()}
@@ -254,7 +254,7 @@ class Scene:
         retention_ms: int = -1,
         version: int = 9,
     ) -> ErrorCode:
-        """Commit one offset; the error of the whole or of the one partition."""
+        """Commit one offset; return the error of the request or of the partition."""
         wanted = messages.OffsetCommitRequest.OffsetCommitRequestPartition(
             partition_index=partition, committed_offset=offset, committed_leader_epoch=3, committed_metadata=note
         )
@@ -272,8 +272,8 @@ class Scene:
         )
         try:
             response = self.run(lambda: self.machine.decide_commit_offsets(request, api_version=version, now=self.now))
-        except KafkaError as refusal:
-            return refusal.code
+        except KafkaError as error:
+            return error.code
         return ErrorCode(response.topics[0].partitions[0].error_code)
 
     def commit_in_transaction(
@@ -288,7 +288,7 @@ class Scene:
         topic: str = "t",
         note: str | None = "",
     ) -> ErrorCode:
-        """One offset as part of a transaction; the error of the whole or of the one partition."""
+        """Commit one offset in a transaction; return the error of the request or of the partition."""
         wanted = messages.TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition(
             partition_index=0, committed_offset=offset, committed_leader_epoch=3, committed_metadata=note
         )
@@ -304,8 +304,8 @@ class Scene:
         )
         try:
             response = self.run(lambda: self.machine.decide_commit_in_transaction(request, now=self.now))
-        except KafkaError as refusal:
-            return refusal.code
+        except KafkaError as error:
+            return error.code
         return ErrorCode(response.topics[0].partitions[0].error_code)
 
     def end_transaction(self, producer_id: int = 1, *, is_commit: bool = True) -> None:
@@ -321,8 +321,8 @@ class Scene:
         request = messages.OffsetDeleteRequest(group_id=group_id, topics=[wanted])
         try:
             response = self.run(lambda: self.machine.decide_delete_offsets(request, now=self.now))
-        except KafkaError as refusal:
-            return refusal.code
+        except KafkaError as error:
+            return error.code
         return ErrorCode(response.topics[0].partitions[0].error_code)
 
     def delete_group(self, group_id: str = "g") -> ErrorCode:
@@ -332,22 +332,22 @@ class Scene:
     def code_of(self, decide: Callable[[], Decision[Record, Any]]) -> ErrorCode:
         try:
             self.run(decide)
-        except KafkaError as refusal:
-            return refusal.code
+        except KafkaError as error:
+            return error.code
         return ErrorCode.NONE
 
     def error(self, ticket: Ticket) -> ErrorCode:
-        """The error that a request with a ticket was answered with."""
+        """Return the error of a request with a ticket."""
         return ErrorCode(self.answers[ticket].error_code)
 
 
-def gone(scene: Scene, name: str) -> DeletedTopic:
-    """A topic that was deleted just now."""
+def deleted_topic(scene: Scene, name: str) -> DeletedTopic:
+    """Return a topic that has just been deleted."""
     return DeletedTopic(NO_TOPIC_ID, name, scene.wall_ms)
 
 
 def replayed(log: Iterable[tuple[bytes, bytes | None]], settings: GroupSettings | None = None) -> GroupsMachine:
-    """A machine made anew from what was written."""
+    """Return a machine rebuilt from the log."""
     machine = GroupsMachine(settings or GroupSettings(), wall_offset_ms=WALL_AHEAD_MS)
     for offset, (key, value) in enumerate(log):
         machine.apply(decode_group_record(key, value), offset)

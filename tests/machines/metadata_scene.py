@@ -1,4 +1,4 @@
-"""A metadata machine with brokers in it, and rules of configs that are simple to read."""
+"""A metadata machine with brokers, and simple config rules."""
 
 from collections.abc import Hashable, Mapping, Sequence, Set
 from typing import TypeVar
@@ -27,7 +27,7 @@ REPLICATION = (MIN_ISR, UNCLEAN)
 
 
 class Rules:
-    """Numbers must be numbers, and one name is a list."""
+    """Accepts numbers, and one config that is a list."""
 
     WORDS = frozenset({"cleanup.policy", UNCLEAN, CORDONED})
     KNOWN = frozenset({"retention.ms", "segment.bytes", "log.cleaner.threads", *REPLICATION, *WORDS})
@@ -78,7 +78,7 @@ class Scene:
         return answer
 
     def time_out(self, event: Hashable, now_ms: float) -> list[SetTimer | CancelTimer]:
-        """A timer is due; those that are set next."""
+        """Fire a timer; return the timers that are set next."""
         decision = self.machine.decide_timed_out(event, now_ms)
         self.run(decision)
         return list(decision.timers)
@@ -124,7 +124,7 @@ class Scene:
 
 
 def replayed(log: Sequence[Record], settings: MetadataSettings | None = None) -> MetadataMachine:
-    """A machine made anew from the log alone."""
+    """Return a machine rebuilt from the log alone."""
     machine = MetadataMachine(settings or MetadataSettings(), Rules())
     for offset, record in enumerate(log):
         machine.apply(record, offset)

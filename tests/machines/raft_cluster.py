@@ -1,4 +1,4 @@
-"""A whole quorum on virtual time: nodes, a network that loses, delays, doubles and reorders, and a ledger of rules."""
+"""A whole quorum on virtual time: nodes, a network with loss, delay and duplicates, and a ledger of rules."""
 
 import hashlib
 from collections import Counter
@@ -35,21 +35,21 @@ DELICATE_FACTOR = 30
 
 
 @dataclass
-class Weather:
-    """How bad the network and the nodes are."""
+class FaultRates:
+    """How often the network and the nodes fail."""
 
     latency_ms: float = 5.0
     lost: float = 0.0
     doubled: float = 0.0
-    late: float = 0.0  # by up to seconds: long after everybody has given it up
+    late: float = 0.0  # by up to seconds: long after the request timed out
     crash: float = 0.0  # at each effect
-    power: float = 0.5  # of the crashes, those that lose what was not synced
-    reboot: float = 0.0  # of the crashes, those after which the node is back at once
+    power: float = 0.5  # the share of crashes that lose unsynced data
+    reboot: float = 0.0  # the share of crashes after which the node restarts at once
 
 
 @dataclass
 class Call:
-    """A request under way."""
+    """A request in flight."""
 
     sender: Node
     request: Send
@@ -59,24 +59,24 @@ class Call:
 
 @dataclass
 class Cluster:
-    """Runs until a moment, checks the rules after every event, and counts what happened."""
+    """Runs for a time, checks the rules after every event, and counts events."""
 
     seed: int
     settings: QuorumSettings = field(default_factory=QuorumSettings)
-    weather: Weather = field(default_factory=Weather)
+    faults: FaultRates = field(default_factory=FaultRates)
     is_static: bool = False
     now_ms: float = 0.0
     nodes: dict[int, Node] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
     seen: Counter[str] = field(default_factory=Counter)
-    changes: dict[int, ErrorCode] = field(default_factory=dict)  # answers to administrators, by ticket
+    changes: dict[int, ErrorCode] = field(default_factory=dict)  # responses to voter changes, by ticket
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._counted = 0
         self._calls: dict[int, Call] = {}
-        self._cut: set[tuple[int, int]] = set()  # only asked, never walked
+        self._cut: set[tuple[int, int]] = set()  # only looked up, never iterated
         self._paused_until: dict[int, float] = {}
         self._refused: Counter[int] = Counter()
         self._static: VoterSet | None = None
@@ -85,7 +85,7 @@ class Cluster:
     # Nodes
 
     def found(self, voters: int, observers: int = 0) -> None:
-        """A new cluster: its first ids are the voters."""
+        """Form a new cluster: its first ids are the voters."""
         ids = range(1, voters + observers + 1)
         disks = {node_id: self._new_disk(node_id) for node_id in ids}
         born = [
@@ -119,23 +119,23 @@ class Cluster:
         if not node.is_alive:
             return
         node.is_alive = False
-        if self.random.random() < self.weather.power:
+        if self.random.random() < self.faults.power:
             self.seen["power loss"] += 1
             node.disk.lose_power(self.random)
         else:
             self.seen["crash"] += 1
             node.disk.crash()
             self._hang_up(node)
-        if self.random.random() < self.weather.reboot:
+        if self.random.random() < self.faults.reboot:
             self.later(self.random.uniform(0, 300), partial(self.restart, node.node_id))
 
     def _hang_up(self, node: Node) -> None:
-        """The kernel closes the connections of a process that is gone; a host without power says nothing."""
+        """Close the connections of a dead process; a host without power sends nothing."""
         for call in [call for call in self._calls.values() if call.receiver == node.node_id and not call.is_done]:
-            self.later(self.random.uniform(0, self.weather.latency_ms), partial(self._fail, call))
+            self.later(self.random.uniform(0, self.faults.latency_ms), partial(self._fail, call))
 
     def wipe(self, node: Node) -> None:
-        """A new disk in an old machine: it is nobody's voter."""
+        """Replace the disk of a node: it is no voter any more."""
         self.crash(node)
         self.seen["wipe"] += 1
         self.ledger.disks[node.me.key] = node.disk.copied()
@@ -147,7 +147,7 @@ class Cluster:
 
     @property
     def leader(self) -> Node | None:
-        """Of the latest epoch."""
+        """Return the leader of the latest epoch."""
         leading = [node for node in self.alive if node.machine.is_leader]
         return max(leading, key=lambda node: node.machine.epoch, default=None)
 
@@ -158,7 +158,7 @@ class Cluster:
         heappush(self._queue, (self.now_ms + wait_ms, self._counted, what))
 
     def run(self, wait_ms: float, until: Callable[[], bool] = lambda: False) -> bool:
-        """Let time pass, all of it or until something holds; whether it does."""
+        """Let time pass, at most until a condition holds; return whether it holds."""
         end_ms = self.now_ms + wait_ms
         while self._queue and self._queue[0][0] <= end_ms:
             self.now_ms, _, what = heappop(self._queue)
@@ -177,7 +177,7 @@ class Cluster:
             self.crash(crashed.node)
 
     def call(self, node: Node, wait_ms: float, what: Callable[[], None]) -> None:
-        """Something that happens to a node, if it lives then. A stopped process hears of it when it goes on."""
+        """Run an event of a live node. A paused process runs it when it resumes."""
         self.later(wait_ms, lambda: self._when_awake(node, what))
 
     def _when_awake(self, node: Node, what: Callable[[], None]) -> None:
@@ -204,14 +204,14 @@ class Cluster:
         self._cut.add((sender, receiver))
 
     def mend(self) -> None:
-        """Every cable is in its place again."""
+        """Reconnect everything."""
         self._cut.clear()
 
     def heal(self) -> None:
-        """Everything works again, and stays so."""
+        """Repair everything for good."""
         self._cut.clear()
         self._paused_until.clear()
-        self.weather = Weather()
+        self.faults = FaultRates()
         for node_id in list(self.nodes):
             self.restart(node_id)
 
@@ -221,7 +221,7 @@ class Cluster:
         call = self._calls[ticket] = Call(sender, request, self._receiver(sender, request))
         self.later(REQUEST_TIMEOUT_MS, lambda: self._fail(call))
         self.later(CALL_MS_MAX, lambda: self._forget(ticket))
-        for _ in range(1 + (self.random.random() < self.weather.doubled)):
+        for _ in range(1 + (self.random.random() < self.faults.doubled)):
             if self._arrives(sender.node_id, call.receiver):
                 self.later(self._delay_ms(), lambda: self._deliver(call, ticket))
 
@@ -232,11 +232,11 @@ class Cluster:
         return self.random.choice([node_id for node_id in self.nodes if node_id != sender.node_id] or [0])
 
     def _arrives(self, sender: int, receiver: int) -> bool:
-        return (sender, receiver) not in self._cut and self.random.random() >= self.weather.lost
+        return (sender, receiver) not in self._cut and self.random.random() >= self.faults.lost
 
     def _delay_ms(self) -> float:
-        slow = self.random.random() < self.weather.late
-        return self.random.uniform(0, LATE_MS_MAX if slow else self.weather.latency_ms)
+        slow = self.random.random() < self.faults.late
+        return self.random.uniform(0, LATE_MS_MAX if slow else self.faults.latency_ms)
 
     def _deliver(self, call: Call, ticket: int) -> None:
         node = self.nodes.get(call.receiver)
@@ -247,13 +247,13 @@ class Cluster:
             self._when_awake(node, lambda: node.step(event))
 
     def _refuse(self, call: Call) -> None:
-        """Nobody listens there. The second time it is taken for dead."""
+        """Refuse a connection. The second time the peer counts as dead."""
         self._refused[call.receiver] += 1
         self._fail(call)
         if isinstance(call.request, do.SendFetch) and self._refused[call.receiver] >= 2:
-            self.tell_vanished(call.sender, call.receiver)
+            self.report_vanished(call.sender, call.receiver)
 
-    def tell_vanished(self, node: Node, vanished: int) -> None:
+    def report_vanished(self, node: Node, vanished: int) -> None:
         self.seen["vanished"] += 1
         self._when_awake(node, lambda: node.step(on.PeerStopped(NodeId(vanished))))
 
@@ -274,22 +274,22 @@ class Cluster:
             assert isinstance(request, do.SendVote)
             if not request.is_pre_vote:
                 self.ledger.granted(sender, request.epoch, request.candidate)
-        for _ in range(1 + (self.random.random() < self.weather.doubled)):
+        for _ in range(1 + (self.random.random() < self.faults.doubled)):
             if self._arrives(sender.node_id, call.sender.node_id):
                 self.later(self._delay_ms(), lambda: self._bring_back(call, answer))
 
     def _bring_back(self, call: Call, answer: Answer) -> None:
-        """Twice, too, and after the request was given up: the machine must not mind."""
+        """Deliver a response, perhaps twice, perhaps after the request timed out."""
         call.is_done = True
         node = call.sender
         self._when_awake(node, lambda: node.take_answer(call.request, answer))
 
-    # What nodes tell
+    # Reports of nodes
 
     def may_crash(self, effect: Effect) -> bool:
-        """More often where something could be forgotten."""
+        """Crash more often where something could be lost."""
         is_delicate = isinstance(effect, DELICATE)
-        return self.random.random() < self.weather.crash * (DELICATE_FACTOR if is_delicate else 1)
+        return self.random.random() < self.faults.crash * (DELICATE_FACTOR if is_delicate else 1)
 
     def saw(self, node: Node, effect: Effect) -> None:
         self.seen[type(effect).__name__] += 1
@@ -313,7 +313,7 @@ class Cluster:
         else:
             self.changes[effect.ticket] = effect.error
 
-    # What clients and administrators do
+    # Clients and administrators
 
     def write(self, value: str) -> bool:
         node = self.leader

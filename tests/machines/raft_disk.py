@@ -1,4 +1,4 @@
-"""A disk for a raft machine in tests: the log that it looks at, snapshots, and what survives which crash."""
+"""A disk for a raft machine in tests: its log, snapshots, and what survives a crash or a power loss."""
 
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -8,7 +8,7 @@ from moldau.machines.raft import ElectionState, OffsetAndEpoch, VotersAt, VoterS
 
 @dataclass(frozen=True)
 class Entry:
-    """One record: a value of a client, a voter set, or the beginning of an epoch."""
+    """One record: a value of a client, a voter set, or the start of an epoch."""
 
     epoch: int
     value: str
@@ -17,7 +17,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything below its offset. It really holds the entries, so that they can be compared."""
+    """Everything below its offset, with the entries, so that they can be compared."""
 
     end: OffsetAndEpoch
     entries: tuple[Entry, ...]
@@ -26,7 +26,7 @@ class Snapshot:
 
 @dataclass
 class MemoryLog:
-    """The log as the machine sees it. `entries` begin at `start_offset`; what lies below is in the snapshots."""
+    """The log as the machine sees it. `entries` begin at `start_offset`; lower ones are in the snapshots."""
 
     start_offset: int = 0
     entries: list[Entry] = field(default_factory=list)
@@ -60,7 +60,7 @@ class MemoryLog:
     def _first_epoch(self) -> int:
         return next((each.end.epoch for each in self.snapshots if each.end.offset == self.start_offset), 0)
 
-    # What a driver does
+    # The driver's part
 
     def append(self, *entries: Entry) -> None:
         self.entries += entries
@@ -74,7 +74,7 @@ class MemoryLog:
         self.synced_offset = min(self.synced_offset, end_offset)
 
     def everything_below(self, end_offset: int) -> list[Entry]:
-        """From the beginning of time."""
+        """Return all entries from offset 0 on."""
         older = next((each.entries for each in reversed(self.snapshots) if each.end.offset <= end_offset), ())
         assert len(older) >= self.start_offset
         return [*older, *self.read(len(older), end_offset - len(older))]
@@ -95,7 +95,7 @@ class MemoryLog:
         self.snapshots = [snapshot]
 
     def voter_sets(self) -> tuple[VotersAt, ...]:
-        """As a driver reads them when it opens the log."""
+        """Return the voter sets as a driver reads them when it opens the log."""
         found = [VotersAt(-1, self.bootstrap)] if self.bootstrap is not None else []
         if self.snapshots and (voters := self.snapshots[0].voters) is not None:
             found.append(VotersAt(self.snapshots[0].end.offset - 1, voters))
@@ -109,24 +109,24 @@ class MemoryLog:
 
 @dataclass
 class MemoryDisk:
-    """All that a node has when it comes back."""
+    """Everything that survives a restart of a node."""
 
     directory_id: bytes
     log: MemoryLog = field(default_factory=MemoryLog)
     state: ElectionState = field(default_factory=ElectionState)
 
     def lose_power(self, random: Random) -> None:
-        """Of what was not synced, a prefix stays."""
+        """Keep only a prefix of the unsynced data."""
         log = self.log
         log.truncate(random.randint(max(log.synced_offset, log.start_offset), log.end_offset))
         log.synced_offset = log.end_offset
 
     def crash(self) -> None:
-        """The process is gone, the kernel is not: what was written stays, and the next start syncs it."""
+        """End the process but not the kernel: written data stays, and the next start syncs it."""
         self.log.synced_offset = self.log.end_offset
 
     def durable(self, end_offset: int) -> list[Entry] | None:
-        """Everything below an offset if a power loss leaves it, else None."""
+        """Return everything below an offset if it survives a power loss, else None."""
         if self.log.synced_offset < end_offset:
             return None
         return self.log.everything_below(end_offset)

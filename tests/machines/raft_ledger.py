@@ -1,4 +1,4 @@
-"""What must hold in every quorum at every moment, whatever happens to it (the rules of raft)."""
+"""The safety rules of Raft, checked over all nodes."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from moldau.machines.raft.voters import ReplicaKey, Voter, VoterSet
 
 
 class Violated(AssertionError):
-    """A rule of raft does not hold."""
+    """A rule of Raft does not hold."""
 
 
 def demand(condition: bool, *what: object) -> None:
@@ -30,7 +30,7 @@ class Committed:
 
 @dataclass
 class Ledger:
-    """Watches all nodes. `disks` are all there ever were: a wiped one has kept its promises until then."""
+    """Watches all nodes. `disks` includes wiped ones: they kept their promises until then."""
 
     disks: dict[ReplicaKey, MemoryDisk] = field(default_factory=dict)
     leaders: dict[int, ReplicaKey] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Ledger:
     committed: list[Committed] = field(default_factory=list)
     acknowledged: dict[int, str] = field(default_factory=dict)
 
-    # While an effect is carried out
+    # While an effect is executed
 
     def saw(self, node: Node, effect: Effect) -> None:
         match effect:
@@ -112,7 +112,7 @@ class Ledger:
             demand(node.machine.epoch == node.disk.state.epoch, node.me.key, "acts in an epoch that is not on its disk")
 
     def compare_logs(self, changed: MemoryDisk, others: Iterable[MemoryDisk]) -> None:
-        """Two logs that have an entry of one epoch at one offset have the same entries before it."""
+        """Check that two logs with the same epoch at one offset have the same entries before it."""
         for other in others:
             ours, theirs = changed.log, other.log
             end = min(ours.end_offset, theirs.end_offset)

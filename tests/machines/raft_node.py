@@ -23,7 +23,7 @@ SNAPSHOT_CHUNKS = 3
 
 
 class Crashed(Exception):
-    """The node dies here, between two effects."""
+    """The node crashes here, between two effects."""
 
     def __init__(self, node: "Node") -> None:
         super().__init__(node.node_id)
@@ -32,7 +32,7 @@ class Crashed(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """What goes back to the node that asked: the effect, and what the driver puts beside it."""
+    """A response to another node: the effect, and what the driver adds to it."""
 
     effect: Effect
     entries: tuple[Entry, ...] = ()
@@ -40,7 +40,7 @@ class Answer:
 
 
 class World(Protocol):
-    """What a node needs of the cluster around it."""
+    """What a node needs of its cluster."""
 
     now_ms: float
 
@@ -68,7 +68,7 @@ def endpoints_of(node_id: int, port: int = 9093) -> tuple[tuple[str, Address], .
 
 @dataclass
 class Node:
-    """One life of a node: from a start to its crash."""
+    """One run of a node: from a start to its crash."""
 
     node_id: NodeId
     disk: MemoryDisk
@@ -83,7 +83,7 @@ class Node:
     fetched: tuple[Entry, ...] = ()
     snapshot: Snapshot | None = None
     is_syncing: bool = False
-    high_watermark: int = -1  # as it was told last
+    high_watermark: int = -1  # the last reported one
     timer: int = 0
     todo: deque[Event] = field(default_factory=deque)
 
@@ -102,7 +102,7 @@ class Node:
     # Steps
 
     def step(self, *events: Event) -> None:
-        """All of them, and what they bring about at once."""
+        """Handle all events and execute the effects."""
         self.todo.extend(events)
         while self.todo and self.is_alive:
             for effect in self.machine.step(self.todo.popleft(), self.world.now_ms):
@@ -125,7 +125,7 @@ class Node:
         if timer == self.timer:
             self.step(on.TimedOut())
 
-    # What the machine wants
+    # Effects of the machine
 
     def execute(self, effect: Effect) -> None:
         match effect:
@@ -138,7 +138,7 @@ class Node:
             case do.AppendFetched():
                 self.append(self.fetched)
             case do.TruncateLog():
-                assert not self.is_syncing  # or the end of that sync would be told of other records
+                assert not self.is_syncing  # or the end of that sync would be reported for other records
                 self.disk.log.truncate(effect.end_offset)
                 self.todo.append(on.LogTruncated(effect.end_offset))
                 self.begin_sync()
@@ -182,7 +182,7 @@ class Node:
         self.begin_sync()
 
     def write(self, value: str) -> None:
-        """A client's, to a node that leads."""
+        """Append a client's value on a leader."""
         self.appends[self.disk.log.end_offset] = value
         self.append([Entry(self.machine.epoch, value)])
         self.step()
@@ -211,7 +211,7 @@ class Node:
             if offset < high_watermark:
                 self.world.acknowledged(offset, self.appends.pop(offset))
 
-    # Fetches of others
+    # Fetches of other nodes
 
     def wait(self, effect: do.ServeFetch) -> None:
         waiting = WaitingFetch(effect.ticket, effect.offset, effect.high_watermark)
@@ -234,7 +234,7 @@ class Node:
             leadership=self.machine.leadership,
             high_watermark=self.machine.high_watermark,
         )
-        if waiting.offset < self.disk.log.start_offset:  # a snapshot came meanwhile: let it ask again
+        if waiting.offset < self.disk.log.start_offset:  # a snapshot was taken since: let it retry
             entries = ()
         self.world.answer(self, waiting.ticket, Answer(answer, entries))
 
@@ -252,7 +252,7 @@ class Node:
         answer = do.RespondToFetchSnapshot(ticket=effect.ticket, error=error, leadership=self.machine.leadership)
         self.world.answer(self, effect.ticket, Answer(answer, snapshot=found))
 
-    # Answers to this node
+    # Responses to this node
 
     def take_answer(self, request: Send, answer: Answer) -> None:
         match request, answer.effect:
@@ -299,7 +299,7 @@ class Node:
 
 
 def as_event(request: Send, ticket: int, sender: Node) -> Event:
-    """What the node hears that a request reaches."""
+    """Return the event for the receiver of a request."""
     match request:
         case do.SendVote():
             return on.VoteRequested(

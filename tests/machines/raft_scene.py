@@ -1,4 +1,4 @@
-"""One raft machine on a memory disk, for tests that say what happens and look at what it wants."""
+"""One raft machine on a memory disk: a test feeds it events and asserts on its effects."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ Some = TypeVar("Some")
 
 
 def voter(node_id: int, disk: int = 0, port: int = 9093) -> Voter:
-    """`disk` 0 is the first that the node had."""
+    """`disk` 0 is the first disk of the node."""
     return Voter(NodeId(node_id), bytes([disk + 1]) * 16, endpoints_of(node_id, port))
 
 
@@ -40,13 +40,13 @@ def leads(node_id: int, epoch: int) -> Leadership:
     return Leadership(NodeId(node_id), epoch, endpoints_of(node_id))
 
 
-def nobody(epoch: int) -> Leadership:
+def no_leader(epoch: int) -> Leadership:
     return Leadership(NO_NODE, epoch)
 
 
 @dataclass
 class Scene:
-    """Node 1 of a quorum. `tell` it something; `chance` is what it draws."""
+    """Node 1 of a quorum. `receive` feeds it events; `chance` is its random number."""
 
     voters: VoterSet = field(default_factory=lambda: voter_set(1, 2, 3))
     static_voters: VoterSet | None = None
@@ -70,17 +70,17 @@ class Scene:
         self.machine = self.node.machine
         self.log = self.disk.log
 
-    # What the test says
+    # Input
 
     def start(self) -> list[Effect]:
         return self._gather(self.node.start)
 
-    def tell(self, *events: Event) -> list[Effect]:
+    def receive(self, *events: Event) -> list[Effect]:
         return self._gather(lambda: self.node.step(*events))
 
     def wait(self, wait_ms: float) -> list[Effect]:
         self.now_ms += wait_ms
-        return self.tell(on.TimedOut())
+        return self.receive(on.TimedOut())
 
     def wait_for_deadline(self) -> list[Effect]:
         return self.wait(self.machine.deadline_ms - self.now_ms)
@@ -95,7 +95,7 @@ class Scene:
         return self.effects[before:]
 
     def fetched(self, request: Send, *entries: Entry, **fields: Any) -> list[Effect]:
-        """The leader answers a fetch."""
+        """Respond to a fetch as the leader."""
         assert isinstance(request, do.SendFetch)
         given: dict[str, Any] = {
             "leadership": leads(request.to, request.epoch),
@@ -112,40 +112,40 @@ class Scene:
     def request_vote(
         self, node_id: int, epoch: int, *, last: tuple[int, int] = (0, 0), **fields: Any
     ) -> do.RespondToVote:
-        """`last` is (epoch, offset) where the candidate's log ends."""
+        """`last` is the (epoch, offset) at which the candidate's log ends."""
         given: dict[str, Any] = {"candidate": key(node_id), "voter": key(1), "is_pre_vote": False} | fields
         event = on.VoteRequested(
             ticket=self.next_ticket(), epoch=epoch, last_epoch=last[0], last_offset=last[1], **given
         )
-        return only(self.tell(event), do.RespondToVote)
+        return only(self.receive(event), do.RespondToVote)
 
     def fetch(self, node_id: int, offset: int, last_epoch: int, **fields: Any) -> list[Effect]:
-        """A replica fetches from this node."""
+        """Fetch from this node as a replica."""
         given: dict[str, Any] = {"replica": key(node_id), "epoch": self.machine.epoch} | fields
-        return self.tell(on.FetchRequested(ticket=self.next_ticket(), offset=offset, last_epoch=last_epoch, **given))
+        return self.receive(on.FetchRequested(ticket=self.next_ticket(), offset=offset, last_epoch=last_epoch, **given))
 
-    # How it gets somewhere
+    # Set-up
 
     def elect(self) -> list[Effect]:
-        """Start, win, and have everything of it on disk."""
+        """Start, win an election, and sync everything."""
         self.start()
         if not self.machine.is_leader:
             self.wait_for_deadline()
         return [*self.win(), *self.sync()]
 
     def win(self) -> list[Effect]:
-        """Every round that is open is granted by everybody."""
+        """Grant every open vote request."""
         found: list[Effect] = []
         for _ in range(2):
             asked = [each for each in self.effects if isinstance(each, do.SendVote)]
             self.effects.clear()
             for request in asked:
-                found += self.tell(on.VoteResponseReceived(request, ErrorCode.NONE, nobody(request.epoch), True))
+                found += self.receive(on.VoteResponseReceived(request, ErrorCode.NONE, no_leader(request.epoch), True))
             self.effects = list(found)
         return found
 
     def follow(self, node_id: int = 2, epoch: int = 1) -> do.SendFetch:
-        """Start, and hear from a leader; the first fetch."""
+        """Start and follow a leader; return the first fetch."""
         self.start()
         event = on.BeginQuorumRequested(
             ticket=self.next_ticket(),
@@ -154,7 +154,7 @@ class Scene:
             voter=key(1),
             endpoints=endpoints_of(node_id),
         )
-        return only(self.tell(event), do.SendFetch)
+        return only(self.receive(event), do.SendFetch)
 
     def _gather(self, what: Callable[[], object]) -> list[Effect]:
         before, self.effects = self.effects, []
@@ -163,7 +163,7 @@ class Scene:
         self.effects = before + gathered
         return gathered
 
-    # The world of the node
+    # Callbacks of the node
 
     def saw(self, _node: Node, effect: Effect) -> None:
         self.effects.append(effect)
@@ -172,7 +172,7 @@ class Scene:
         return self.drawn
 
     def call(self, node: Node, wait_ms: float, what: Callable[[], None]) -> None:
-        """Time passes when the test says so."""
+        """Time passes only in `wait`."""
 
     def send(self, sender: Node, request: Send) -> None:
         """It is among the effects."""
@@ -184,10 +184,10 @@ class Scene:
         return False
 
     def appended(self, node: Node) -> None:
-        """Seen in the log."""
+        """It is in the log."""
 
     def acknowledged(self, offset: int, value: str) -> None:
-        """Seen in the high watermark."""
+        """It is in the high watermark."""
 
     def answered_change(self, effect: do.RespondToVoterChange) -> None:
         """It is among the effects."""

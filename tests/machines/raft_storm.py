@@ -1,11 +1,11 @@
-"""What may happen to a quorum, drawn from a seed: crashes, power losses, cuts, pauses, other voters; then it heals."""
+"""Random faults in a quorum, drawn from a seed: crashes, power losses, partitions, voter changes; then it heals."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
-from raft_cluster import Cluster, Weather
+from raft_cluster import Cluster, FaultRates
 from raft_ledger import demand
 from raft_node import Node
 
@@ -20,7 +20,7 @@ PATIENCE_MS = 20_000.0
 
 @dataclass
 class Storm:
-    """One life of a quorum: bad weather, then good, after which everything must work again."""
+    """One run of a quorum: faults, then healing, after which everything must work again."""
 
     seed: int
     chaos_ms: float = CHAOS_MS
@@ -28,7 +28,7 @@ class Storm:
 
     def __post_init__(self) -> None:
         self.random = Random(f"storm {self.seed}")
-        self.cluster = Cluster(self.seed, self._settings(), self._weather(), is_static=self.random.random() < 0.2)
+        self.cluster = Cluster(self.seed, self._settings(), self._faults(), is_static=self.random.random() < 0.2)
         self._written = 0
         self._kept = self.random.choice([1, 2, 2])
         actions: list[tuple[float, Callable[[], None]]] = [
@@ -53,7 +53,7 @@ class Storm:
         self._actions = [action for _, action in actions]
 
     def _weight(self, most: float) -> float:
-        """Swarm: some kinds of trouble are left out altogether, so that others can go far."""
+        """Swarm testing: leave some faults out of a run, so that others can go far."""
         return self.random.choice([0.0, most / 2, most, most])
 
     def _settings(self) -> QuorumSettings:
@@ -64,9 +64,9 @@ class Storm:
             retry_backoff_ms=self.random.choice([5, 20, 50]),
         )
 
-    def _weather(self) -> Weather:
+    def _faults(self) -> FaultRates:
         random = self.random
-        return Weather(
+        return FaultRates(
             latency_ms=random.choice([2.0, 20.0, 100.0]),
             lost=random.choice([0.0, 0.0, 0.05, 0.2]),
             doubled=random.choice([0.0, 0.1]),
@@ -79,7 +79,7 @@ class Storm:
     # Both phases
 
     def run(self) -> Cluster:
-        """The rules hold in any weather; after it the quorum lives."""
+        """Check the rules under faults, and that the quorum recovers after them."""
         cluster = self.cluster
         cluster.found(self.random.choice([1, 2, 3, 3, 3, 4, 5]), self.random.choice([0, 1, 1, 2]))
         end_ms = cluster.now_ms + self.chaos_ms
@@ -93,7 +93,7 @@ class Storm:
         return cluster
 
     def _replace_lost_voters(self) -> None:
-        """Voters whose disk is gone will never come back; the others can do without them, but not with one less."""
+        """Replace voters whose disk is lost for good; the quorum can do without them, but not without one more."""
         cluster = self.cluster
         self._must(lambda: cluster.leader is not None, "a leader")
         for _ in range(8):
@@ -120,7 +120,7 @@ class Storm:
         return node is not None and voter.is_replica(node.me.key)
 
     def _must_commit(self) -> None:
-        """A leader may still be replaced by a better one while it writes; not for ever."""
+        """Commit a value; a leader may still be replaced while it writes, but not forever."""
         for at in range(5):
             value = f"healed {at}"
             self._must(partial(self.cluster.write, value), "a leader that takes writes")
@@ -151,7 +151,7 @@ class Storm:
     def _must(self, condition: Callable[[], bool], what: str) -> None:
         demand(self.cluster.run(HEALED_MS, condition), "after healing there is never", what)
 
-    # What may happen
+    # Faults
 
     def _some(self) -> Node:
         return self.random.choice(list(self.cluster.nodes.values()))
@@ -199,15 +199,15 @@ class Storm:
             self.cluster.guard(lambda: leader.step(on.ResignRequested()))
 
     def _cry_wolf(self) -> None:
-        """A leader is taken for dead that is not."""
+        """Report a live leader as dead."""
         node = self._some()
         if node.is_alive:
-            self.cluster.guard(lambda: self.cluster.tell_vanished(node, node.machine.leadership.leader_id))
+            self.cluster.guard(lambda: self.cluster.report_vanished(node, node.machine.leadership.leader_id))
 
     def _panic(self) -> None:
-        """All of them take their leader for dead, so that several stand at once."""
+        """Report the leader as dead to all nodes, so that several stand at once."""
         for node in self.cluster.alive:
-            self.cluster.guard(partial(self.cluster.tell_vanished, node, node.machine.leadership.leader_id))
+            self.cluster.guard(partial(self.cluster.report_vanished, node, node.machine.leadership.leader_id))
 
     def _snapshot(self) -> None:
         node = self._some()
@@ -220,7 +220,7 @@ class Storm:
             self.cluster.add_voter(node)
 
     def _remove(self) -> None:
-        """While a voter's disk is gone, nobody else may go: a majority of the rest would be too few."""
+        """While a voter's disk is lost, no other may be removed: a majority of the rest would be too few."""
         leader = self.cluster.leader
         if leader is not None:
             voters = list(leader.machine.voters)
@@ -228,7 +228,7 @@ class Storm:
             self.cluster.remove_voter(self.random.choice(gone or voters).key)
 
     def _wipe(self) -> None:
-        """Only where the quorum can bear it: every other voter of any set still in use has its disk."""
+        """Wipe a disk only where the quorum survives it: every other voter of any set still in use has its disk."""
         cluster = self.cluster
         node = self._some()
         sets = [each.machine.voters for each in cluster.nodes.values()]
@@ -238,8 +238,8 @@ class Storm:
             cluster.wipe(node)
 
     def _move(self) -> None:
-        """A node comes back under another address. The old one still leads to it: where it does not, only a leader that
-        it finds by itself can tell the others."""
+        """Restart a node under another address. The old one still leads to it: otherwise only a leader that it finds by
+        itself could report it to the others."""
         node = self._some()
         if not self.cluster.is_static:
             self.cluster.seen["move"] += 1

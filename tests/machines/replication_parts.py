@@ -1,4 +1,4 @@
-"""What a model of a replicated partition is made of: logs on disks that may forget, and a controller."""
+"""Parts of the model of a replicated partition: logs on fallible disks, and a controller."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -15,14 +15,14 @@ NOWHERE = SimulatedDisk().mount()
 
 
 class Entry(NamedTuple):
-    """A batch of one record; no two have the same value."""
+    """A batch of one record; values are unique."""
 
     epoch: int
     value: int
 
 
 class ModelLog:
-    """A log as a list. What was not synced may be gone after a power loss, and what was cut may be back."""
+    """A log as a list. A power loss may drop unsynced entries and restore unsynced truncations."""
 
     def __init__(self, start_offset: int = 0) -> None:
         self.start_offset = start_offset
@@ -37,7 +37,7 @@ class ModelLog:
         return self.start_offset + len(self.entries)
 
     def at(self, offset: int) -> Entry | None:
-        """The entry; None before the start and from the end on."""
+        """Return the entry; None before the start and from the end on."""
         return self.entries[offset - self.start_offset] if self.start_offset <= offset < self.end_offset else None
 
     def read(self, offset: int, count: int) -> list[Entry]:
@@ -76,7 +76,7 @@ class ModelLog:
         self.was_cut = False
 
     def lose_power(self, random: Random) -> None:
-        """Some of what was not synced is gone; what was cut and not synced may be as it was."""
+        """Drop some unsynced entries; an unsynced truncation may be undone."""
         if self.was_cut and random.random() < 0.5:
             self.start_offset, self.entries = self.synced[0], list(self.synced[1])
         else:
@@ -121,7 +121,7 @@ class AlterIsr(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What the controller said to a proposal."""
+    """The controller's response to a proposal."""
 
     code: ErrorCode
     partition_epoch: int = -1
@@ -129,7 +129,7 @@ class Answer(NamedTuple):
 
 
 class Controller:
-    """One partition's ISR, ELR and leader, with every state it ever had. It is never down: raft is another's matter."""
+    """The ISR, ELR and leader of one partition, with their whole history. It never fails: raft is tested elsewhere."""
 
     def __init__(self, replicas: Sequence[int], min_isr: int, *, is_unclean_allowed: bool = False) -> None:
         self.min_isr = min_isr
@@ -142,7 +142,7 @@ class Controller:
         return self.history[-1]
 
     def register(self, broker: int, *, is_clean: bool) -> int:
-        """A new life of a broker begins, fenced; its new broker epoch."""
+        """Register a new incarnation of a broker, fenced; return its broker epoch."""
         self.fence(broker)
         epochs = {**self.state.broker_epochs, broker: len(self.history)}
         self.history.append(replace(self.state, broker_epochs=epochs))
@@ -163,12 +163,12 @@ class Controller:
                 self._change(self.state.isr)
 
     def move_leader(self, broker: int) -> None:
-        """To a preferred one."""
+        """Elect a preferred leader."""
         if broker in self.state.isr and broker in self.state.unfenced and broker != self.state.leader:
             self._write(self.state.isr, self.state.elr, broker)
 
     def reassign(self, *, add: int | None = None, remove: int | None = None) -> None:
-        """Grow by one replica, or shrink by one that does not lead where enough remain in sync."""
+        """Add one replica, or remove one that does not lead where enough remain in sync."""
         state = self.state
         if add is not None and add not in state.replicas:
             self._write(state.isr, state.elr, state.leader, replicas=(*state.replicas, add))
@@ -195,7 +195,7 @@ class Controller:
         return Answer(ErrorCode.NONE, self.state.partition_epoch, self.state.isr)
 
     def _exclude(self, broker: int) -> None:
-        """It may have lost what it had: it is taken out, unless nobody else is left."""
+        """Take out a broker that may have lost data, unless no other is left."""
         state = self.state
         isr = tuple(each for each in state.isr if each != broker)
         elr = tuple(each for each in state.elr if each != broker)
@@ -203,7 +203,7 @@ class Controller:
             self._write(isr, elr, state.leader)
 
     def _change(self, isr: tuple[int, ...]) -> None:
-        """The ISR without those who left, and a leader that is up if there is one."""
+        """Change the ISR, and elect a live leader if there is one."""
         state = self.state
         elr = self._elr_for(isr)
         leader = state.leader if state.leader in isr else self._elect(isr, elr)
@@ -214,7 +214,7 @@ class Controller:
         self._write(isr, elr, leader)
 
     def _elect(self, isr: tuple[int, ...], elr: tuple[int, ...]) -> int:
-        """From the ISR, or from the ELR, or anybody at all where that is allowed."""
+        """Elect from the ISR, then from the ELR, then any replica where unclean elections are allowed."""
         groups = (isr, elr, self.state.replicas if self.is_unclean_allowed else ())
         for group in groups:
             for broker in self.state.replicas:

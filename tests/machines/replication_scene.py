@@ -1,4 +1,4 @@
-"""A partition on a handful of brokers with everything that may go wrong, and what must hold at every moment."""
+"""A partition on a few brokers under all faults, and the invariants."""
 
 from dataclasses import dataclass, field
 from random import Random
@@ -23,7 +23,7 @@ LOOKED_BACK = 20  # how many of the newest committed entries are compared each t
 
 
 class Fetch(NamedTuple):
-    """A follower's request, as it is on its way."""
+    """A follower's request in flight."""
 
     sender: int
     broker_epoch: int
@@ -35,18 +35,18 @@ class Fetch(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """Its answer."""
+    """Its response."""
 
     fetch: Fetch
     entries: tuple[Entry, ...] = ()
     high_watermark: int = -1
     log_start_offset: int = -1
     diverging: EpochEnd | None = None
-    ends: tuple[int, int] | None = None  # the leader's, where the fetch was out of its range
+    ends: tuple[int, int] | None = None  # of the leader, if the fetch was out of range
 
 
 class Decided(NamedTuple):
-    """The controller's answer on its way back; no answer at all where the proposal or the answer was lost."""
+    """The controller's response in flight; none if the proposal or the response was lost."""
 
     receiver: int
     broker_epoch: int
@@ -56,15 +56,15 @@ class Decided(NamedTuple):
 
 @dataclass
 class Broker:
-    """A node: its disk survives its crashes, its machine does not."""
+    """A node: its disk survives crashes, its machine does not."""
 
     id: int
     log: ModelLog = field(default_factory=ModelLog)
     high_watermark_checkpoint: int = 0
     is_up: bool = False
-    is_clean: bool = True  # it will register as one that has lost nothing
+    is_clean: bool = True  # it will register after a clean shutdown
     broker_epoch: int = -1
-    seen: int = 0  # how many of the controller's states
+    seen: int = 0  # the number of the controller's states it has seen
     machine: LeaderMachine | FollowerMachine | None = None
     high_watermark: int = 0
 
@@ -78,7 +78,7 @@ class Broker:
 
 
 class Cluster:
-    """Brokers, a controller and what is on its way between them. Each method is something that happens."""
+    """Brokers, a controller and messages in flight. Each method is an event."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Cluster:
         is_unclean_allowed: bool = False,
     ) -> None:
         self.random = random
-        self.is_flushing = is_flushing  # a copy counts only where it is on disk
+        self.is_flushing = is_flushing  # a replica counts only where it is synced
         self.brokers = {number: Broker(number) for number in range(1, brokers + 1)}
         self.controller = Controller(tuple(self.brokers)[:replicas], min_isr, is_unclean_allowed=is_unclean_allowed)
         self.now_ms = 0.0
@@ -105,9 +105,9 @@ class Cluster:
         self.committed: dict[int, Entry] = {}
         self.committed_end = 0
         self.shown: dict[int, tuple[LeaderMachine, int]] = {}  # by each presumed leader
-        self.led: dict[int, tuple[int, int]] = {}  # by leader epoch: the broker and its life
-        self.hurt: dict[int, int] = {}  # who lost power and was not in sync since, and their broker epoch then
-        self.truncations = self.restarts = self.refusals = 0
+        self.led: dict[int, tuple[int, int]] = {}  # by leader epoch: the broker and its incarnation
+        self.hurt: dict[int, int] = {}  # brokers not in sync since a power loss, with their broker epoch then
+        self.truncations = self.restarts = self.rejections = 0
         for broker in self.brokers.values():
             self.start(broker)
             self.controller.unfence(broker.id)
@@ -116,7 +116,7 @@ class Cluster:
     def state(self) -> State:
         return self.controller.state
 
-    # ── Lives of brokers ──
+    # ── Broker lifecycle ──
 
     def start(self, broker: Broker) -> None:
         broker.broker_epoch = self.controller.register(broker.id, is_clean=broker.is_clean)
@@ -128,7 +128,7 @@ class Cluster:
         self.take_place(broker, self.controller.state, None)
 
     def crash(self, broker: Broker) -> None:
-        """The process is gone, what it wrote is not. Its connections are reset, but what it sent may still arrive."""
+        """End the process; written data stays. Its connections are reset, but sent messages may still arrive."""
         broker.is_up = False
         broker.machine = None
         self.answers = [each for each in self.answers if each.fetch.sender != broker.id]
@@ -145,7 +145,7 @@ class Cluster:
         return self.is_flushing or len(others) + 1 < self.controller.min_isr
 
     def learn(self, broker: Broker) -> None:
-        """The next of the controller's states reaches a broker."""
+        """Deliver the next of the controller's states to a broker."""
         if broker.is_up and broker.seen < len(self.controller.history):
             before, after = self.controller.history[broker.seen - 1], self.controller.history[broker.seen]
             broker.seen += 1
@@ -198,7 +198,7 @@ class Cluster:
     def durable_offset(self, log: ModelLog) -> int:
         return log.synced_offset if self.is_flushing else log.end_offset
 
-    # ── A leader's day ──
+    # ── Leader ──
 
     def produce(self, broker: Broker, count: int) -> None:
         leader = broker.leader
@@ -227,7 +227,7 @@ class Cluster:
             self.proposals.append(AlterIsr(broker.id, broker.broker_epoch, proposal))
 
     def serve(self, fetch: Fetch) -> None:
-        """A fetch reaches its leader."""
+        """Deliver a fetch to its leader."""
         broker = self.brokers[fetch.leader]
         leader = broker.leader
         if leader is None or leader.leader_epoch != fetch.leader_epoch:
@@ -252,7 +252,7 @@ class Cluster:
             entries = tuple(log.read(fetch.offset, self.entries_per_fetch))
             self.answers.append(Fetched(fetch, entries, leader.high_watermark, log.start_offset))
 
-    # ── A follower's day ──
+    # ── Follower ──
 
     def fetch(self, broker: Broker) -> None:
         follower = broker.follower
@@ -273,7 +273,7 @@ class Cluster:
         )
 
     def take(self, answer: Fetched) -> None:
-        """An answer reaches its follower."""
+        """Deliver a response to its follower."""
         broker, fetch = self.brokers[answer.fetch.sender], answer.fetch
         follower = broker.follower
         if follower is None or not follower.expects(fetch.leader_epoch, fetch.offset, fetch.last_fetched_epoch):
@@ -296,14 +296,14 @@ class Cluster:
             self.restarts += 1
             broker.log.restart_at(cut.start_offset)
 
-    # ── The way to the controller and back ──
+    # ── Controller ──
 
     def decide(self, request: AlterIsr) -> None:
         answer = self.controller.alter(request)
-        self.refusals += answer.code is not ErrorCode.NONE
+        self.rejections += answer.code is not ErrorCode.NONE
         self.decisions.append(Decided(request.sender, request.broker_epoch, request.proposal, answer))
 
-    def hear(self, decided: Decided) -> None:
+    def receive_decision(self, decided: Decided) -> None:
         broker = self.brokers[decided.receiver]
         leader = broker.leader
         if leader is None or broker.broker_epoch != decided.broker_epoch:
@@ -315,10 +315,10 @@ class Cluster:
             again = leader.isr_rejected(decided.proposal, answer.code, self.now_ms)
         self.send_proposal(broker, again)
 
-    # ── What must hold ──
+    # ── Invariants ──
 
     def check(self) -> None:
-        """After every event."""
+        """Check the invariants after every event."""
         self.note_committed()
         self.note_healed()
         state = self.state
@@ -330,7 +330,7 @@ class Cluster:
                 self.check_has_committed(self.brokers[number])
 
     def note_committed(self) -> None:
-        """All that any presumed leader shows is committed, and there is one truth about it."""
+        """Everything any presumed leader exposes is committed, and all agree on it."""
         for broker in self.brokers.values():
             leader = broker.leader
             if leader is None:
@@ -348,7 +348,7 @@ class Cluster:
             self.committed_end = max(self.committed_end, leader.high_watermark)
 
     def check_advance(self, leader: LeaderMachine, from_offset: int) -> None:
-        """A high watermark only grows, and not beyond anybody who is or may be in sync, and not with too few."""
+        """A high watermark only grows, up to what all replicas have that are or may be in sync, at least min ISR."""
         assert leader.high_watermark > from_offset
         assert len(leader.isr) >= min(self.controller.min_isr, len(leader.replicas))
         needed = leader.isr + (leader.proposal.isr if leader.proposal else ())
@@ -358,7 +358,7 @@ class Cluster:
 
     @property
     def may_lose(self) -> bool:
-        """Then only this is promised: all copies are the same in the end."""
+        """Return whether data loss is allowed; then all replicas need only become the same."""
         return self.controller.is_unclean_allowed
 
     def note_healed(self) -> None:
@@ -375,14 +375,14 @@ class Cluster:
             assert log.at(offset) == self.committed[offset], f"{broker.id} has something else at {offset}"
 
     def check_cut(self, broker: Broker, end_offset: int) -> None:
-        """Nothing goes that the leader has, too."""
+        """Check that nothing the leader has is truncated."""
         follower = broker.follower
         assert follower is not None
         leader = self.brokers[follower.leader]
         if leader.leader is None or leader.leader.leader_epoch != follower.leader_epoch:
             return
         if self.may_lose:
-            return  # an intermediate leader may have lost what it had
+            return  # an intermediate leader may have lost its data
         for offset in range(max(end_offset, broker.log.start_offset), broker.log.end_offset):
             theirs = leader.log.at(offset)
             assert theirs is None or theirs != broker.log.at(offset), (

@@ -1,4 +1,4 @@
-"""What the server-side assignors promise, over many groups: every partition once, evenly, and with few moves."""
+"""Properties of the server-side assignors: every partition once, balanced, with few moves."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ def count_partitions(assignment: Assignment) -> int:
 
 
 def moved(before: Mapping[str, Assignment], after: Mapping[str, Assignment]) -> int:
-    """How many partitions went from one member to another, of those whose owner is still there."""
+    """Return how many partitions moved between members that are still there."""
     now = owners(after)
     return sum(
         now[partition] != member_id
@@ -62,8 +62,8 @@ def check_valid(
 
 
 @st.composite
-def anybody(draw: st.DrawFn) -> tuple[list[Subscriber], dict[TopicId, int]]:
-    """Members that read whatever they like, and had whatever an earlier assignment left them with."""
+def any_group(draw: st.DrawFn) -> tuple[list[Subscriber], dict[TopicId, int]]:
+    """Draw members with any subscriptions, and any previous assignment."""
     partitions = draw(counts)
     topic_ids = sorted(partitions)
     readers = {name: frozenset(draw(st.sets(st.sampled_from(topic_ids)))) for name in names(draw(st.integers(1, 8)))}
@@ -80,8 +80,8 @@ def anybody(draw: st.DrawFn) -> tuple[list[Subscriber], dict[TopicId, int]]:
 class TestAnyAssignor:
     @BOTH
     @settings(max_examples=150, deadline=None)
-    @given(group=anybody())
-    def test_gives_every_partition_that_is_read_to_exactly_one_of_its_readers(
+    @given(group=any_group())
+    def test_every_subscribed_partition_has_exactly_one_owner(
         self, assign: Assignor, group: tuple[list[Subscriber], dict[TopicId, int]]
     ) -> None:
         subscribers, partitions = group
@@ -89,8 +89,8 @@ class TestAnyAssignor:
 
     @BOTH
     @settings(max_examples=50, deadline=None)
-    @given(group=anybody(), shuffle=st.randoms(use_true_random=False))
-    def test_does_not_depend_on_the_order_of_members(
+    @given(group=any_group(), shuffle=st.randoms(use_true_random=False))
+    def test_order_of_members_does_not_matter(
         self, assign: Assignor, group: tuple[list[Subscriber], dict[TopicId, int]], shuffle: "object"
     ) -> None:
         subscribers, partitions = group
@@ -100,8 +100,8 @@ class TestAnyAssignor:
 
     @BOTH
     @settings(max_examples=50, deadline=None)
-    @given(group=anybody())
-    def test_changes_nothing_when_nothing_changed(
+    @given(group=any_group())
+    def test_unchanged_input_keeps_the_assignment(
         self, assign: Assignor, group: tuple[list[Subscriber], dict[TopicId, int]]
     ) -> None:
         subscribers, partitions = group
@@ -110,11 +110,11 @@ class TestAnyAssignor:
         assert all(again[name] is mine or again[name] == mine == {} for name, mine in first.items())
 
     @BOTH
-    def test_assigns_nothing_without_members(self, assign: Assignor) -> None:
+    def test_no_members_get_no_assignment(self, assign: Assignor) -> None:
         assert assign([], {}) == {}
 
     @BOTH
-    def test_gives_nothing_to_members_without_subscription(self, assign: Assignor) -> None:
+    def test_member_without_subscription_gets_nothing(self, assign: Assignor) -> None:
         subscribers = [Subscriber("a", frozenset()), Subscriber("b", frozenset(TOPICS[:1]))]
         after = assign(subscribers, {TOPICS[0]: 3})
         assert after == {"a": {}, "b": {TOPICS[0]: {0, 1, 2}}}
@@ -123,7 +123,7 @@ class TestAnyAssignor:
 class TestUniform:
     @settings(max_examples=150, deadline=None)
     @given(partitions=counts, count=st.integers(1, 12), earlier=st.integers(0, 12))
-    def test_counts_differ_by_one_at_most_where_all_read_the_same(
+    def test_counts_differ_by_at_most_one_with_equal_subscriptions(
         self, partitions: dict[TopicId, int], count: int, earlier: int
     ) -> None:
         topic_ids = sorted(partitions)
@@ -135,7 +135,7 @@ class TestUniform:
     @pytest.mark.proves("C2")
     @settings(max_examples=150, deadline=None)
     @given(partitions=counts, before=st.integers(1, 12), after=st.integers(1, 12))
-    def test_moves_as_few_partitions_as_balance_allows(
+    def test_as_few_partitions_move_as_balance_allows(
         self, partitions: dict[TopicId, int], before: int, after: int
     ) -> None:
         topic_ids = sorted(partitions)
@@ -145,7 +145,7 @@ class TestUniform:
             [count_partitions(old[each]) for each in names(min(before, after))], partitions, after
         )
 
-    def test_a_newcomer_gets_its_share_and_the_others_keep_the_rest(self) -> None:
+    def test_new_member_gets_its_share_and_others_keep_the_rest(self) -> None:
         partitions = {TOPICS[0]: 6, TOPICS[1]: 6}
         old = assign_uniform(members("a", "b", reading=TOPICS[:2]), partitions)
         new = assign_uniform(members("a", "b", "c", reading=TOPICS[:2], previous=old), partitions)
@@ -154,30 +154,28 @@ class TestUniform:
             name: {TOPICS[0]: 2, TOPICS[1]: 2} for name in "abc"
         }
 
-    def test_what_a_leaver_had_is_shared_and_nothing_else_moves(self) -> None:
+    def test_only_partitions_of_a_leaving_member_move(self) -> None:
         partitions = {TOPICS[0]: 12}
         old = assign_uniform(members("a", "b", "c", reading=TOPICS[:1]), partitions)
         new = assign_uniform(members("a", "c", reading=TOPICS[:1], previous=old), partitions)
         assert moved(old, new) == 0
         assert [count_partitions(new[each]) for each in "ac"] == [6, 6]
 
-    def test_a_topic_is_spread_over_many_members_from_the_start(self) -> None:
+    def test_topic_is_spread_over_many_members_at_once(self) -> None:
         partitions = {TOPICS[0]: 4, TOPICS[1]: 4}
         after = assign_uniform(members("a", "b", reading=TOPICS[:2]), partitions)
         assert all(len(mine[topic_id]) == 2 for mine in after.values() for topic_id in TOPICS[:2])
 
     @pytest.mark.proves("C2")
-    def test_partitions_that_two_members_were_meant_to_have_go_to_one(self) -> None:
+    def test_partition_claimed_by_two_members_goes_to_one(self) -> None:
         previous = {"a": {TOPICS[0]: {0, 1}}, "b": {TOPICS[0]: {1, 2}}}
         after = assign_uniform(members("a", "b", reading=TOPICS[:1], previous=previous), {TOPICS[0]: 4})
         check_valid(members("a", "b", reading=TOPICS[:1]), {TOPICS[0]: 4}, after)
 
     @pytest.mark.proves("C5")
     @settings(max_examples=200, deadline=None)
-    @given(group=anybody())
-    def test_no_single_move_would_make_the_counts_more_even(
-        self, group: tuple[list[Subscriber], dict[TopicId, int]]
-    ) -> None:
+    @given(group=any_group())
+    def test_no_single_move_improves_the_balance(self, group: tuple[list[Subscriber], dict[TopicId, int]]) -> None:
         subscribers, partitions = group
         after = assign_uniform(subscribers, partitions)
         sizes = {name: count_partitions(mine) for name, mine in after.items()}
@@ -186,7 +184,7 @@ class TestUniform:
                 if topic_id in receiver.topic_ids:
                     assert sizes[owner] - sizes[receiver.member_id] <= 1
 
-    def test_who_reads_more_topics_does_not_get_more_than_is_left(self) -> None:
+    def test_member_with_more_topics_gets_only_what_is_left(self) -> None:
         subscribers = [
             Subscriber("a", frozenset(TOPICS[:1])),
             Subscriber("b", frozenset(TOPICS[:2])),
@@ -195,7 +193,7 @@ class TestUniform:
         after = assign_uniform(subscribers, {TOPICS[0]: 3, TOPICS[1]: 3, TOPICS[2]: 3})
         assert after == {"a": {TOPICS[0]: {0, 1, 2}}, "b": {TOPICS[1]: {0, 1, 2}}, "c": {TOPICS[2]: {0, 1, 2}}}
 
-    def test_a_member_that_reads_other_topics_now_gives_up_the_old_ones_only(self) -> None:
+    def test_changed_subscription_revokes_only_the_old_topics(self) -> None:
         old = assign_uniform(members("a", "b", reading=TOPICS[:1]), {TOPICS[0]: 4})
         subscribers = [
             Subscriber("a", frozenset(TOPICS[1:2]), old["a"]),
@@ -207,7 +205,7 @@ class TestUniform:
 
 
 def fewest_moves(held: list[int], partitions: Mapping[TopicId, int], count: int) -> int:
-    """By the definition: shares may be given out in any order, and the best order is the one that keeps most."""
+    """By definition: the shares may be assigned in any order, and the best order keeps the most."""
     least, extra = divmod(sum(partitions.values()), count)
     kept = [min(each, least) for each in held]
     could_keep_one_more = sum(each > least for each in held)
@@ -216,7 +214,7 @@ def fewest_moves(held: list[int], partitions: Mapping[TopicId, int], count: int)
 
 class TestRange:
     @pytest.mark.proves("C2")
-    def test_partitions_of_equal_number_meet_at_the_same_member(self) -> None:
+    def test_partitions_of_equal_index_are_colocated(self) -> None:
         partitions = {TOPICS[0]: 7, TOPICS[1]: 7, TOPICS[2]: 7}
         after = assign_range(members("a", "b", "c", reading=TOPICS[:3]), partitions)
         assert after == {
@@ -226,8 +224,8 @@ class TestRange:
         }
 
     @settings(max_examples=100, deadline=None)
-    @given(group=anybody())
-    def test_gives_contiguous_ranges_whose_lengths_differ_by_one_at_most(
+    @given(group=any_group())
+    def test_ranges_are_contiguous_and_differ_by_at_most_one(
         self, group: tuple[list[Subscriber], dict[TopicId, int]]
     ) -> None:
         subscribers, partitions = group
@@ -241,7 +239,7 @@ class TestRange:
                 assert indexes == list(range(indexes[0], indexes[-1] + 1)) if indexes else True
 
     @pytest.mark.proves("C2")
-    def test_static_members_come_first_by_their_instance(self) -> None:
+    def test_static_members_are_sorted_first_by_instance_id(self) -> None:
         read = frozenset(TOPICS[:1])
         subscribers = [
             Subscriber("a", read),
@@ -254,14 +252,14 @@ class TestRange:
             "a": {TOPICS[0]: {2}},
         }
 
-    def test_each_topic_is_shared_by_its_own_readers(self) -> None:
+    def test_each_topic_is_shared_by_its_subscribers(self) -> None:
         subscribers = [Subscriber("a", frozenset(TOPICS[:2])), Subscriber("b", frozenset(TOPICS[1:2]))]
         assert assign_range(subscribers, {TOPICS[0]: 2, TOPICS[1]: 3}) == {
             "a": {TOPICS[0]: {0, 1}, TOPICS[1]: {0, 1}},
             "b": {TOPICS[1]: {2}},
         }
 
-    def test_with_more_members_than_partitions_the_last_get_nothing(self) -> None:
+    def test_excess_members_get_nothing(self) -> None:
         assert assign_range(members("a", "b", "c", reading=TOPICS[:1]), {TOPICS[0]: 2}) == {
             "a": {TOPICS[0]: {0}},
             "b": {TOPICS[0]: {1}},

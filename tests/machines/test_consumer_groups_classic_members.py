@@ -1,4 +1,4 @@
-"""Classic members in a consumer group: to them it looks like one that rebalances whenever their share changes."""
+"""Classic members in a consumer group: a changed assignment looks like a rebalance to them."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from moldau.wire import messages
 
 
 class TestClassicMembers:
-    def test_a_classic_member_joins_a_group_of_consumers(self) -> None:
+    def test_classic_member_joins_a_consumer_group(self) -> None:
         scene = ConsumerScene(a=4)
         consumer = Consumer(scene, "m", "a").join()
         classic = ClassicConsumer(scene, "a").join()
@@ -26,7 +26,7 @@ class TestClassicMembers:
             [index for index in range(4) if index not in consumer.owned["a"]],
         )
 
-    def test_its_generation_is_its_epoch_and_there_is_no_leader(self) -> None:
+    def test_generation_is_the_member_epoch_and_there_is_no_leader(self) -> None:
         scene = ConsumerScene(a=4)
         Consumer(scene, "m", "a").join()
         classic = ClassicConsumer(scene, "a")
@@ -35,18 +35,18 @@ class TestClassicMembers:
         assert (response.generation_id, response.leader, list(response.members)) == (2, "", [])
         assert (response.protocol_type, response.protocol_name) == ("consumer", "range")
 
-    def test_before_version_4_it_needs_no_second_join(self) -> None:
+    def test_no_second_join_is_needed_before_version_4(self) -> None:
         scene = ConsumerScene(a=4)
         Consumer(scene, "m", "a").join()
         ticket = ClassicConsumer(scene, "a", version=3).send_join()
         assert scene.error(ticket) == ErrorCode.NONE
 
-    def test_it_must_rejoin_when_its_assignment_changes(self) -> None:
+    def test_changed_assignment_requires_a_rejoin(self) -> None:
         scene = ConsumerScene(a=4)
         consumer = Consumer(scene, "m", "a").join()
         classic = ClassicConsumer(scene, "a").join()
         classic.sync()
-        assert scene.heartbeat(classic.member_id, classic.generation) == ErrorCode.NONE  # nothing is free yet
+        assert scene.heartbeat(classic.member_id, classic.generation) == ErrorCode.NONE  # no partition is free yet
         settle(consumer)
         assert scene.heartbeat(classic.member_id, classic.generation) == ErrorCode.REBALANCE_IN_PROGRESS
         classic.join()
@@ -54,7 +54,7 @@ class TestClassicMembers:
         assert len(classic.owned["a"]) == 2
         assert scene.heartbeat(classic.member_id, classic.generation) == ErrorCode.NONE
 
-    def test_it_must_give_up_what_goes_to_a_new_consumer(self) -> None:
+    def test_partitions_of_a_new_consumer_must_be_revoked(self) -> None:
         scene = ConsumerScene(a=4)
         first = Consumer(scene, "m", "a").join()
         classic = ClassicConsumer(scene, "a").join()
@@ -75,7 +75,7 @@ class TestClassicMembers:
         eager.beat()
         assert scene.member(eager.member_id).state is MemberState.STABLE
 
-    def test_a_sync_in_an_old_epoch_must_join_again(self) -> None:
+    def test_sync_in_an_old_epoch_requires_a_rejoin(self) -> None:
         scene = ConsumerScene(a=4)
         Consumer(scene, "m", "a").join()
         classic = ClassicConsumer(scene, "a").join()
@@ -91,13 +91,13 @@ class TestClassicMembers:
             ({"instance_id": "i"}, ErrorCode.UNKNOWN_MEMBER_ID),
         ],
     )
-    def test_a_sync_must_fit_the_join(self, options: dict[str, Any], error: ErrorCode) -> None:
+    def test_sync_must_match_the_join(self, options: dict[str, Any], error: ErrorCode) -> None:
         scene = ConsumerScene(a=4)
         Consumer(scene, "m", "a").join()
         classic = ClassicConsumer(scene, "a").join()
         assert scene.error(scene.send_sync(classic.member_id, classic.generation, **options)) == error
 
-    def test_only_classic_members_sync_and_send_old_heartbeats(self) -> None:
+    def test_only_classic_members_may_sync_and_send_classic_heartbeats(self) -> None:
         scene = ConsumerScene(a=4)
         consumer = Consumer(scene, "m", "a").join()
         assert scene.error(scene.send_sync("m", consumer.epoch)) == ErrorCode.UNKNOWN_MEMBER_ID
@@ -123,7 +123,7 @@ class TestClassicMembers:
         ticket = scene.send_join(version=3, **options)
         assert scene.error(ticket) == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
-    def test_classic_members_must_have_an_assignor_in_common(self) -> None:
+    def test_classic_members_need_a_common_assignor(self) -> None:
         scene = ConsumerScene(a=4)
         Consumer(scene, "m", "a").join()
         ClassicConsumer(scene, "a").join()
@@ -142,7 +142,7 @@ class TestClassicMembers:
         ticket = ClassicConsumer(scene, "a", version=3).send_join()
         assert scene.error(ticket) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
-    def test_a_static_one_takes_over_its_instance_and_the_old_id_is_fenced(self) -> None:
+    def test_static_member_takes_over_its_instance_and_fences_the_old_id(self) -> None:
         scene = ConsumerScene(a=4)
         Consumer(scene, "m", "a").join()
         old = ClassicConsumer(scene, "a", instance_id="i").join()
@@ -155,7 +155,7 @@ class TestClassicMembers:
         other.member_id = "made-up"
         assert scene.error(other.send_join()) == ErrorCode.UNKNOWN_MEMBER_ID
 
-    def test_silence_ends_its_session_by_its_own_timeout(self) -> None:
+    def test_silent_member_expires_at_its_own_timeout(self) -> None:
         scene = ConsumerScene(a=4)
         consumer = Consumer(scene, "m", "a").join()
         classic = ClassicConsumer(scene, "a").join()
@@ -165,7 +165,7 @@ class TestClassicMembers:
         scene.pass_time(1)
         assert list(scene.consumer_group().members) == [consumer.member_id]
 
-    def test_who_never_syncs_is_out(self) -> None:
+    def test_member_that_never_syncs_is_evicted(self) -> None:
         scene = ConsumerScene(a=4)
         consumer = Consumer(scene, "m", "a").join()
         classic = ClassicConsumer(scene, "a", session_ms=300_000).join()
@@ -174,7 +174,7 @@ class TestClassicMembers:
             consumer.beat()
         assert classic.member_id not in scene.consumer_group().members
 
-    def test_who_never_joins_again_is_out(self) -> None:
+    def test_member_that_never_rejoins_is_evicted(self) -> None:
         scene = ConsumerScene(a=4)
         consumer = Consumer(scene, "m", "a").join()
         classic = ClassicConsumer(scene, "a").join()

@@ -1,4 +1,4 @@
-"""Consumer groups when something is wrong around them: nodes that stand still, logs of others, requests of nobody."""
+"""Consumer groups around faults: stalled nodes, foreign logs, requests of non-members."""
 
 from collections.abc import Iterable, Sequence
 
@@ -14,11 +14,11 @@ REQUESTER = Caller("client", "/10.0.0.1", 1)
 
 
 def stand_still(scene: ConsumerScene, ms: float) -> None:
-    """No timer goes off meanwhile."""
+    """Advance the clock without firing timers."""
     scene.now_ms += ms
 
 
-class TestDeafness:
+class TestStalls:
     @pytest.mark.proves("C5", part="who falls silent is out")
     def test_stalled_node_evicts_no_member(self) -> None:
         scene = ConsumerScene(a=2)
@@ -32,7 +32,7 @@ class TestDeafness:
         scene.pass_time(SESSION_TIMEOUT_MS - 1)
         assert list(scene.consumer_group().members) == ["m"]
 
-    def test_one_that_is_a_little_late_does_not(self) -> None:
+    def test_short_delay_counts_as_silence(self) -> None:
         scene = ConsumerScene(a=2)
         Consumer(scene, "m", "a").join()
         stand_still(scene, SESSION_TIMEOUT_MS + 500)
@@ -40,26 +40,26 @@ class TestDeafness:
         assert not scene.consumer_group().members
 
     @pytest.mark.proves("C5", part="who falls silent is out")
-    def test_who_is_silent_then_is_out_all_the_same(self) -> None:
+    def test_silent_member_is_evicted_after_the_grace_period(self) -> None:
         scene = ConsumerScene(a=2)
         Consumer(scene, "m", "a").join()
         stand_still(scene, 2 * SESSION_TIMEOUT_MS)
         scene.pass_time(STALL_GRACE_MS)
         assert not scene.consumer_group().members
 
-    def test_who_has_to_give_up_partitions_has_its_time_for_that(self) -> None:
+    def test_stalled_node_restarts_the_revocation_timeout(self) -> None:
         scene = ConsumerScene(a=2)
         one = Consumer(scene, "m", "a").join()
         Consumer(scene, "n", "a").join()
-        scene.beat("m", one.epoch)  # it hears that it has to
+        scene.beat("m", one.epoch)  # it learns of the revocation
         stand_still(scene, 2 * SESSION_TIMEOUT_MS)
         scene.pass_time(0)
         assert "m" in scene.consumer_group().members
 
 
-class TestHeard:
+class TestKeepalives:
     def alive(self, scene: ConsumerScene, epoch: int, instance_id: str | None = None) -> bool:
-        """Whether a heartbeat says nothing new, as a driver asks that can have nothing decided."""
+        """Return whether a heartbeat is a keepalive that needs no decision."""
         request = messages.ConsumerGroupHeartbeatRequest(
             group_id="g", member_id="m", member_epoch=epoch, instance_id=instance_id, topic_partitions=None
         )
@@ -84,7 +84,7 @@ class TestHeard:
         scene.pass_time(1)
         assert "m" not in scene.consumer_group().members
 
-    def test_topics_that_the_group_does_not_read_are_nothing_new(self) -> None:
+    def test_unsubscribed_topics_do_not_affect_keepalives(self) -> None:
         scene = ConsumerScene(a=2)
         one = Consumer(scene, "m", "a").join()
         settle(one)
@@ -96,8 +96,8 @@ class TestHeard:
         assert not self.alive(scene, one.epoch)
 
 
-class Older(Prefixes):
-    """Reads fewer patterns than whoever was here before."""
+class OlderMatcher(Prefixes):
+    """Supports fewer patterns than the previous broker."""
 
     def matching(self, pattern: str, names: Iterable[str]) -> Sequence[str]:
         if pattern.endswith("*"):
@@ -107,13 +107,13 @@ class Older(Prefixes):
 
 class TestUnreadablePatterns:
     @pytest.mark.proves("C2", part="the server-side protocol")
-    def test_one_that_only_another_broker_can_read_matches_what_it_matched_there(self) -> None:
+    def test_unsupported_pattern_keeps_its_previous_matches(self) -> None:
         scene = ConsumerScene(logs_a=1, logs_b=1)
         consumer = Consumer(scene, "m", subscribed_topic_names=None, subscribed_topic_regex="logs*").join()
         settle(consumer)
         scene.elect()
         for machine in (scene.machine, scene.shadow):
-            machine._consumer._matcher = Older()
+            machine._consumer._matcher = OlderMatcher()
         scene.add_topics(logs_c=1)
         scene.pass_time(10_000)
         assert scene.beat("m", consumer.epoch).error_code == ErrorCode.NONE
@@ -125,7 +125,7 @@ class TestUnreadablePatterns:
 
 
 @pytest.mark.proves("C2", part="the server-side protocol")
-def test_who_syncs_with_a_group_without_being_a_member_leaves_nothing_behind() -> None:
+def test_sync_of_a_non_member_leaves_no_state() -> None:
     scene = ConsumerScene(a=2)
     one = Consumer(scene, "m", "a").join()
     scene.beat("m", -1)

@@ -1,4 +1,4 @@
-"""Groups that change from one protocol to the other while they have members."""
+"""Online migration between the classic and the consumer protocol."""
 
 from dataclasses import replace
 from typing import Any
@@ -18,7 +18,7 @@ from moldau.wire.data_records import encode_versioned
 
 
 def assignment(**topics: list[int]) -> bytes:
-    """What a leader assigns to a consumer."""
+    """Return the assignment that a leader gives to a consumer."""
     parts = [
         messages.ConsumerProtocolAssignment.TopicPartition(topic=name, partitions=indexes)
         for name, indexes in topics.items()
@@ -50,9 +50,9 @@ def stable_classic_group(scene: ConsumerScene, *instance_ids: str | None) -> lis
 
 
 def classic_members_that_share(scene: ConsumerScene) -> tuple[list[str], int]:
-    """A classic group in which a first member, which reads all of topic `a`, is to give up 2 and 3 to a second one.
+    """A classic group in which the first member, with all of topic `a`, is to revoke 2 and 3 for a second one.
 
-    As cooperative members do it, the second is assigned them when the first has joined again without them.
+    As with cooperative members, the second gets them once the first has rejoined without them.
     """
     first, ticket = scene.enter(protocols=(("range", owned_subscription("a")),))
     scene.pass_time(3_000)
@@ -67,7 +67,7 @@ def classic_members_that_share(scene: ConsumerScene) -> tuple[list[str], int]:
 
 class TestUpgrade:
     @pytest.mark.proves("C2")
-    def test_a_consumer_that_joins_a_classic_group_makes_it_a_consumer_group(self) -> None:
+    def test_joining_consumer_upgrades_a_classic_group(self) -> None:
         scene = ConsumerScene(a=4)
         ids = stable_classic_group(scene, None, None)
         assert scene.commit(7, member_id=ids[0], generation=1, topic="a") == ErrorCode.NONE
@@ -117,7 +117,7 @@ class TestUpgrade:
         assert scene.error(ticket) == ErrorCode.REBALANCE_IN_PROGRESS
         assert not [event for event in scene.timers if "classic" in type(event).__module__]
 
-    def test_a_group_that_never_had_a_generation_can_be_upgraded_too(self) -> None:
+    def test_group_without_a_generation_can_be_upgraded(self) -> None:
         scene = ConsumerScene(a=4)
         member_id, ticket = scene.enter(protocols=(("range", owned_subscription("a")),))
         consumer = Consumer(scene, "m", "a").join()
@@ -125,7 +125,7 @@ class TestUpgrade:
         assert scene.member(member_id).topics == {"a"}
         assert consumer.epoch == 1
 
-    def test_a_static_classic_member_may_come_back_as_a_consumer(self) -> None:
+    def test_static_classic_member_may_return_as_a_consumer(self) -> None:
         scene = ConsumerScene(a=4)
         stable_classic_group(scene, "i")
         consumer = Consumer(scene, "m", "a", instance_id="i").join()
@@ -146,7 +146,7 @@ class TestUpgrade:
         assert read_assignment(scene.group().members[first].assignment).assigned_partitions[0].topic == "a"
 
     @pytest.mark.proves("C2")
-    def test_what_a_leader_with_librdkafka_returns_to_members_is_no_hindrance(self) -> None:
+    def test_librdkafka_leader_assignment_can_be_upgraded(self) -> None:
         scene = ConsumerScene(a=4)
         member_id, _ = scene.enter(protocols=(("cooperative-sticky", owned_subscription("a")),))
         scene.pass_time(5_000)
@@ -157,7 +157,7 @@ class TestUpgrade:
         assert Consumer(scene, "m", "a").join().owned == {}
         assert sorted(scene.member(member_id).assigned[scene.id_of("a")]) == [0, 1, 2, 3]
 
-    def test_an_empty_classic_group_makes_way(self) -> None:
+    def test_empty_classic_group_is_replaced(self) -> None:
         scene = ConsumerScene(a=4)
         (member_id,) = stable_classic_group(scene, None)
         scene.leave((member_id, None))
@@ -166,7 +166,7 @@ class TestUpgrade:
         assert (consumer.count, consumer.epoch) == (4, 1)
         assert "g" not in scene.machine.state.classic
 
-    def test_a_group_of_offsets_alone_becomes_a_consumer_group(self) -> None:
+    def test_group_with_only_offsets_becomes_a_consumer_group(self) -> None:
         scene = ConsumerScene(a=4)
         scene.commit(5, topic="a")
         assert Consumer(scene, "m", "a").join().count == 4
@@ -180,10 +180,10 @@ class TestUpgrade:
             (GroupSettings(group_consumer_max_size=1), "the group size exceeds the consumer group maximum size."),
         ],
     )
-    def test_the_broker_may_forbid_it(self, settings: GroupSettings, words: str) -> None:
+    def test_downgrade_can_be_disabled(self, settings: GroupSettings, words: str) -> None:
         scene = ConsumerScene(settings, a=4)
         stable_classic_group(scene, None, None)
-        assert scene.refusal("m", 0, **JOIN) == (
+        assert scene.rejection("m", 0, **JOIN) == (
             ErrorCode.GROUP_ID_NOT_FOUND,
             f"Cannot upgrade classic group g to consumer group because {words}",
         )
@@ -194,9 +194,9 @@ class TestUpgrade:
         stable_classic_group(scene, None, None)
         said_bytes = 2 * len(owned_subscription("a"))
         monkeypatch.setattr("moldau.machines.groups.consumer.migration.DECISION_BYTES_MAX", said_bytes - 1)
-        assert scene.refusal("m", 0, **JOIN)[0] == ErrorCode.GROUP_ID_NOT_FOUND
+        assert scene.rejection("m", 0, **JOIN)[0] == ErrorCode.GROUP_ID_NOT_FOUND
         monkeypatch.setattr("moldau.machines.groups.consumer.migration.DECISION_BYTES_MAX", said_bytes)
-        assert scene.refusal("m", 0, **JOIN)[0] == ErrorCode.NONE
+        assert scene.rejection("m", 0, **JOIN)[0] == ErrorCode.NONE
 
     @pytest.mark.parametrize(
         ("options", "share", "words"),
@@ -212,7 +212,7 @@ class TestUpgrade:
             ),
         ],
     )
-    def test_members_that_are_no_plain_consumers_forbid_it(
+    def test_members_with_another_protocol_prevent_the_upgrade(
         self, options: dict[str, Any], share: bytes, words: str
     ) -> None:
         scene = ConsumerScene(a=4)
@@ -220,10 +220,10 @@ class TestUpgrade:
         member_id, _ = scene.enter(**options)
         scene.pass_time(5_000)
         scene.send_sync(member_id, 1, [(member_id, share)], protocol_type=None)
-        assert scene.refusal("m", 0, **JOIN)[1].endswith(words)
+        assert scene.rejection("m", 0, **JOIN)[1].endswith(words)
         assert scene.group().phase is Phase.STABLE
 
-    def test_a_partition_that_was_assigned_twice_has_one_holder(self) -> None:
+    def test_partition_assigned_twice_has_one_owner(self) -> None:
         scene = ConsumerScene(a=4)
         protocols = (("range", owned_subscription("a")),)
         ids = [scene.enter(protocols=protocols)[0] for _ in range(2)]
@@ -239,7 +239,7 @@ class TestUpgrade:
 
 class TestDowngrade:
     @pytest.mark.proves("C2")
-    def test_when_the_last_consumer_leaves_the_group_is_classic_again(self) -> None:
+    def test_group_becomes_classic_when_the_last_consumer_leaves(self) -> None:
         scene = ConsumerScene(a=4)
         consumer = Consumer(scene, "m", "a").join()
         classic = ClassicConsumer(scene, "a").join()
@@ -255,7 +255,7 @@ class TestDowngrade:
         assert scene.answers[ticket].leader == classic.member_id
         assert not [event for event in scene.timers if "Members" in type(event).__name__]
 
-    def test_when_the_last_consumer_expires_too(self) -> None:
+    def test_group_becomes_classic_when_the_last_consumer_expires(self) -> None:
         scene = ConsumerScene(a=4)
         consumer = Consumer(scene, "m", "a").join()
         classic = ClassicConsumer(scene, "a").join()
@@ -265,7 +265,7 @@ class TestDowngrade:
             scene.heartbeat(classic.member_id, classic.generation)
         assert scene.group().phase is Phase.PREPARING
 
-    def test_after_a_failover_the_group_is_still_classic(self) -> None:
+    def test_group_stays_classic_after_a_failover(self) -> None:
         scene = ConsumerScene(a=4)
         consumer = Consumer(scene, "m", "a").join()
         classic = ClassicConsumer(scene, "a").join()
@@ -276,18 +276,18 @@ class TestDowngrade:
         assert scene.heartbeat(classic.member_id, classic.generation) == ErrorCode.UNKNOWN_MEMBER_ID
 
     @pytest.mark.proves("C5")
-    def test_after_a_failover_amid_it_nothing_is_left_unread(self) -> None:
+    def test_failover_during_the_downgrade_leaves_no_partition_unread(self) -> None:
         scene = ConsumerScene(a=4)
         consumer = Consumer(scene, "m", "a").join()
         classic = ClassicConsumer(scene, "a").join()
         settle(consumer, classic)
         scene.beat("m", -1)
         ticket = classic.send_join()
-        assert scene.answers[ticket].generation_id == 3  # the rebalance has begun, but it never ends
+        assert scene.answers[ticket].generation_id == 3  # the rebalance has started, but it never ends
         scene.elect()
         assert scene.heartbeat(classic.member_id, 3) == ErrorCode.UNKNOWN_MEMBER_ID
 
-    def test_the_broker_may_forbid_it(self) -> None:
+    def test_downgrade_can_be_disabled(self) -> None:
         scene = ConsumerScene(GroupSettings(group_consumer_migration_policy="upgrade"), a=4)
         consumer = Consumer(scene, "m", "a").join()
         classic = ClassicConsumer(scene, "a").join()
@@ -297,7 +297,7 @@ class TestDowngrade:
         settle(classic)
         assert classic.owned == {"a": [0, 1, 2, 3]}
 
-    def test_a_group_too_large_for_a_classic_one_stays(self) -> None:
+    def test_group_too_large_for_the_classic_protocol_is_not_downgraded(self) -> None:
         scene = ConsumerScene(GroupSettings(group_max_size=1), a=4)
         consumer = Consumer(scene, "m", "a").join()
         members = [ClassicConsumer(scene, "a").join() for _ in range(2)]
@@ -305,7 +305,7 @@ class TestDowngrade:
         scene.beat("m", -1)
         assert len(scene.consumer_group().members) == 2
 
-    def test_a_static_classic_member_that_replaces_the_last_consumer_brings_it_about(self) -> None:
+    def test_static_classic_member_replacing_the_last_consumer_downgrades(self) -> None:
         scene = ConsumerScene(a=4)
         consumer = Consumer(scene, "m", "a", instance_id="i").join()
         other = ClassicConsumer(scene, "a").join()
@@ -319,20 +319,20 @@ class TestDowngrade:
         assert scene.error(ticket) == scene.error(second) == ErrorCode.NONE
         assert scene.answers[ticket].generation_id == consumer.epoch + 1
 
-    def test_alone_it_continues_at_once(self) -> None:
+    def test_single_member_continues_at_once(self) -> None:
         scene = ConsumerScene(a=4)
         Consumer(scene, "m", "a", instance_id="i").join()
         ticket = ClassicConsumer(scene, "a", instance_id="i").send_join()
         assert scene.answers[ticket].leader == scene.answers[ticket].member_id
 
-    def test_where_that_is_forbidden_it_takes_the_place_in_the_consumer_group(self) -> None:
+    def test_static_classic_member_joins_as_such_when_downgrade_is_disabled(self) -> None:
         scene = ConsumerScene(GroupSettings(group_consumer_migration_policy="upgrade"), a=4)
         Consumer(scene, "m", "a", instance_id="i").join()
         replacement = ClassicConsumer(scene, "a", instance_id="i").join()
         assert replacement.sync() == ErrorCode.NONE
         assert replacement.owned == {"a": [0, 1, 2, 3]}
 
-    def test_without_an_assignor_in_common_the_group_stays(self) -> None:
+    def test_group_without_a_common_assignor_is_not_downgraded(self) -> None:
         scene = ConsumerScene(a=4)
         Consumer(scene, "m", "a").join()
         members = [ClassicConsumer(scene, "a").join() for _ in range(2)]
@@ -342,7 +342,7 @@ class TestDowngrade:
         scene.beat("m", -1)
         assert list(scene.consumer_group().members) == [each.member_id for each in members]
 
-    def test_an_empty_consumer_group_makes_way(self) -> None:
+    def test_empty_consumer_group_is_replaced(self) -> None:
         scene = ConsumerScene(a=4)
         scene.join_consumer("m", "a")
         scene.beat("m", -1)
@@ -353,7 +353,7 @@ class TestDowngrade:
         stable_classic_group(scene, None)
         assert "g" not in scene.machine.state.consumer
 
-    def test_a_consumer_that_replaces_a_static_classic_member_needs_no_release(self) -> None:
+    def test_consumer_replacing_a_static_classic_member_needs_no_release(self) -> None:
         scene = ConsumerScene(a=4)
         keeper = Consumer(scene, "m", "a").join()
         classic = ClassicConsumer(scene, "a", instance_id="i").join()

@@ -1,4 +1,4 @@
-"""Offsets of consumer groups by their members' epochs, what admins see of such groups, and how they end."""
+"""Offsets of consumer groups by member epoch; describe, list and delete."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def fetch_error(scene: ConsumerScene, member_id: str | None, epoch: int) -> Erro
 
 
 def commit_by_id(scene: ConsumerScene, epoch: int, *partitions: int, member_id: str = "m") -> ErrorCode:
-    """A commit of a client that speaks of topics by their ids."""
+    """Commit as a client that uses topic ids."""
     topic = messages.OffsetCommitRequest.OffsetCommitRequestTopic(
         name="a",
         topic_id=scene.id_of("a"),
@@ -34,7 +34,7 @@ def commit_by_id(scene: ConsumerScene, epoch: int, *partitions: int, member_id: 
 
 
 class TestCommitting:
-    def test_a_member_commits_in_its_epoch(self) -> None:
+    def test_member_commits_in_its_epoch(self) -> None:
         scene = ConsumerScene(a=1)
         consumer = Consumer(scene, "m", "a").join()
         assert scene.commit(7, member_id="m", generation=consumer.epoch, topic="a") == ErrorCode.NONE
@@ -42,12 +42,12 @@ class TestCommitting:
 
     @pytest.mark.proves("C2")
     @pytest.mark.parametrize("epoch", [0, 2, -1])
-    def test_in_any_other_epoch_it_is_stale(self, epoch: int) -> None:
+    def test_commit_in_another_epoch_is_stale(self, epoch: int) -> None:
         scene = ConsumerScene(a=1)
         Consumer(scene, "m", "a").join()
         assert scene.commit(7, member_id="m", generation=epoch, topic="a") == ErrorCode.STALE_MEMBER_EPOCH
 
-    def test_a_classic_member_is_in_another_generation(self) -> None:
+    def test_classic_member_commits_in_its_generation(self) -> None:
         scene = ConsumerScene(a=1)
         Consumer(scene, "m", "a").join()
         classic = ClassicConsumer(scene, "a").join()
@@ -61,12 +61,12 @@ class TestCommitting:
         assert scene.commit(7, member_id="n", generation=1) == ErrorCode.UNKNOWN_MEMBER_ID
         assert scene.commit(7) == ErrorCode.UNKNOWN_MEMBER_ID
 
-    def test_an_old_request_cannot_carry_an_epoch(self) -> None:
+    def test_old_request_version_cannot_carry_a_member_epoch(self) -> None:
         scene = ConsumerScene(a=1)
         Consumer(scene, "m", "a").join()
         assert scene.commit(7, member_id="m", generation=1, version=8) == ErrorCode.UNSUPPORTED_VERSION
 
-    def test_without_members_any_commit_is_valid(self) -> None:
+    def test_any_commit_is_valid_without_members(self) -> None:
         scene = ConsumerScene(a=1)
         Consumer(scene, "m", "a").join()
         scene.beat("m", -1)
@@ -74,18 +74,18 @@ class TestCommitting:
         assert scene.commit(7, member_id="m", generation=1) == ErrorCode.UNKNOWN_MEMBER_ID
 
     @pytest.mark.proves("C2")
-    def test_a_commit_that_was_overtaken_counts_for_what_the_member_has_had_all_along(self) -> None:
+    def test_commit_in_an_older_epoch_applies_to_partitions_owned_since(self) -> None:
         scene = ConsumerScene(a=2)
         consumer = Consumer(scene, "m", "a").join()
         scene.add_topics(a=4)
         settle(consumer)
         assert consumer.epoch == 2
         assert commit_by_id(scene, 1, 0, 1) == ErrorCode.NONE
-        assert commit_by_id(scene, 1, 0, 2) == ErrorCode.STALE_MEMBER_EPOCH  # came in epoch 2
+        assert commit_by_id(scene, 1, 0, 2) == ErrorCode.STALE_MEMBER_EPOCH  # assigned in epoch 2
         assert commit_by_id(scene, 2, 0, 1, 2, 3) == ErrorCode.NONE
         assert commit_by_id(scene, 3, 0) == ErrorCode.STALE_MEMBER_EPOCH
 
-    def test_what_it_is_giving_up_is_still_its_own_to_commit_until_it_has(self) -> None:
+    def test_partition_being_revoked_can_still_be_committed(self) -> None:
         scene = ConsumerScene(a=2)
         consumer, other = Consumer(scene, "m", "a").join(), Consumer(scene, "n", "a").join()
         consumer.beat()
@@ -95,7 +95,7 @@ class TestCommitting:
         assert commit_by_id(scene, 1, gone) == ErrorCode.STALE_MEMBER_EPOCH
         assert commit_by_id(scene, 1, 1 - gone) == ErrorCode.NONE
 
-    def test_a_commit_is_no_sign_of_life(self) -> None:
+    def test_commit_does_not_extend_the_session(self) -> None:
         scene = ConsumerScene(a=1)
         Consumer(scene, "m", "a").join()
         scene.pass_time(44_999)
@@ -103,7 +103,7 @@ class TestCommitting:
         scene.pass_time(1)
         assert scene.consumer_group().is_empty
 
-    def test_partitions_that_an_older_kafka_assigned_count_from_its_last_epoch(self) -> None:
+    def test_partitions_assigned_by_an_older_kafka_count_from_its_last_epoch(self) -> None:
         scene = ConsumerScene(a=2)
         Consumer(scene, "m", "a").join()
         held = messages.ConsumerGroupCurrentMemberAssignmentValue.TopicPartitions(
@@ -130,8 +130,8 @@ class TestFetching:
         assert fetch_error(scene, classic.member_id, 9) == ErrorCode.ILLEGAL_GENERATION
 
 
-class TestAdmins:
-    def test_a_group_is_described_with_what_its_members_have_and_should_have(self) -> None:
+class TestAdministration:
+    def test_group_is_described_with_current_and_target_assignment(self) -> None:
         scene = ConsumerScene(a=2)
         Consumer(scene, "m", "a", rack_id="r", instance_id="i").join()
         Consumer(scene, "n", subscribed_topic_regex="a*").join()
@@ -149,7 +149,7 @@ class TestAdmins:
         assert sorted(index for share in shares for topic in share for index in topic.partitions) == [0, 1]
         assert (third.member_id, third.member_type) == (classic.member_id, 0)
 
-    def test_what_a_member_is_giving_up_is_shown_as_its_own_until_it_has(self) -> None:
+    def test_partition_being_revoked_is_described_as_owned(self) -> None:
         scene = ConsumerScene(a=4)
         consumer, _ = Consumer(scene, "m", "a").join(), Consumer(scene, "n", "a").join()
         consumer.beat()
@@ -158,14 +158,14 @@ class TestAdmins:
         assert shown.partitions == [0, 1, 2, 3]
         assert [len(each.partitions) for each in group.members[0].target_assignment.topic_partitions] == [2]
 
-    def test_topics_that_are_gone_are_not_shown(self) -> None:
+    def test_deleted_topics_are_not_described(self) -> None:
         scene = ConsumerScene(a=2, b=1)
         Consumer(scene, "m", "a", "b").join()
         scene.drop_topic("b")
         (group,) = scene.machine.describe_consumer_groups(["g"])
         assert [each.topic_name for each in group.members[0].assignment.topic_partitions] == ["a"]
 
-    def test_what_is_no_consumer_group_is_not_found(self) -> None:
+    def test_describe_of_another_group_type_is_not_found(self) -> None:
         scene = ConsumerScene(a=1)
         scene.settle()
         missing, other = scene.machine.describe_consumer_groups(["x", "g"])
@@ -175,7 +175,7 @@ class TestAdmins:
             "Group g is not a consumer group.",
         )
 
-    def test_it_is_listed_by_its_type_and_state(self) -> None:
+    def test_group_is_listed_by_type_and_state(self) -> None:
         scene = ConsumerScene(a=1)
         Consumer(scene, "m", "a").join()
         scene.commit(1, member_id="m", generation=1)
@@ -183,7 +183,7 @@ class TestAdmins:
         assert (listed.group_id, listed.group_state, listed.group_type) == ("g", "Stable", "consumer")
         assert scene.machine.list_groups(types=["classic"]) == []
 
-    def test_to_classic_admins_it_is_dead(self) -> None:
+    def test_group_is_dead_in_classic_describe(self) -> None:
         scene = ConsumerScene(a=1)
         Consumer(scene, "m", "a").join()
         scene.commit(1, member_id="m", generation=1)
@@ -191,7 +191,7 @@ class TestAdmins:
         assert (described.group_state, described.error_code) == ("Dead", ErrorCode.GROUP_ID_NOT_FOUND)
         assert described.error_message == "Group g is not a classic group."
 
-    def test_it_is_deleted_only_without_members(self) -> None:
+    def test_group_is_deleted_only_without_members(self) -> None:
         scene = ConsumerScene(a=1)
         Consumer(scene, "m", "a", subscribed_topic_regex="a*").join()
         scene.commit(1, member_id="m", generation=1)
@@ -200,7 +200,7 @@ class TestAdmins:
         assert scene.delete_group() == ErrorCode.NONE
         assert scene.machine.state == type(scene.machine.state)()
 
-    def test_offsets_of_topics_that_are_read_are_kept(self) -> None:
+    def test_offsets_of_subscribed_topics_are_kept(self) -> None:
         scene = ConsumerScene(a=1, b=1, c=1)
         Consumer(scene, "m", "a", subscribed_topic_regex="b*").join()
         for topic in "abc":

@@ -1,7 +1,7 @@
-"""Consumer groups under anything that may happen: members of both protocols, lost answers, slow revocations, failovers.
+"""Consumer groups under random events: members of both protocols, lost responses, slow revocations, failovers.
 
-Whatever happens, no partition is read by two members at once, epochs only grow, and what is read back from the log is
-what was there. When it is quiet again, everything settles.
+Invariants: no partition is read by two members at once, epochs only grow, and the replayed log leads to the same
+state. Without further events, every group settles.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ members = st.integers(0, MEMBERS - 1)
 
 
 class Reader:
-    """A consumer that takes its time: it reads what it holds until it has let go of it, whatever it was told."""
+    """A consumer that takes its time: it reads its partitions until it has revoked them, whatever its assignment."""
 
     def __init__(self, scene: ConsumerScene, member_id: str, instance_id: str | None) -> None:
         self.scene = scene
@@ -50,14 +50,14 @@ class Reader:
         self.regex = ""
         self.epoch = 0
         self.held: set[Partition] = set()  # what it reads
-        self.told: set[Partition] = set()  # what it should read
-        self.is_news = False  # whether it has not acted yet on what it was told
-        self.is_telling = True  # whether the coordinator must hear what it reads
-        self.is_refused = False  # because another still has its instance
-        self.is_unsure = False  # whether an answer was lost, so that it must tell everything
+        self.assigned: set[Partition] = set()  # what it should read
+        self.is_news = False  # whether it has not applied its assignment yet
+        self.must_report = True  # whether it must report its partitions
+        self.is_rejected = False  # because its instance is still in use
+        self.is_uncertain = False  # whether a response was lost, so that it must report everything
 
     def join(self, names: list[str], regex: str, *, is_answer_lost: bool = False) -> None:
-        self.names, self.regex, self.epoch, self.held, self.told = names, regex, 0, set(), set()
+        self.names, self.regex, self.epoch, self.held, self.assigned = names, regex, 0, set(), set()
         self._send(
             is_answer_lost=is_answer_lost,
             rebalance_timeout_ms=20_000,
@@ -70,15 +70,15 @@ class Reader:
         if self.epoch == 0:
             self.join(self.names, self.regex, is_answer_lost=is_answer_lost)
             return
-        if self.is_unsure:
+        if self.is_uncertain:
             fields = {
                 "rebalance_timeout_ms": 20_000,
                 "subscribed_topic_names": self.names,
                 "subscribed_topic_regex": self.regex,
                 **fields,
             }
-        if self.is_telling or self.is_unsure:
-            self.told &= self.held  # what it says it does not have it does not begin to read, unless it is told again
+        if self.must_report or self.is_uncertain:
+            self.assigned &= self.held  # what it does not report as owned it reads only once it is assigned again
             held: dict[TopicId, list[int]] = {}
             for topic_id, index in self.held:
                 held.setdefault(topic_id, []).append(index)
@@ -90,34 +90,34 @@ class Reader:
         self.beat(subscribed_topic_names=names, subscribed_topic_regex=regex)
 
     def deliver_held(self) -> None:
-        """Stop reading what is no longer its own, begin with what is, and say so even if it comes to the same."""
-        if self.is_news or self.held != self.told:
-            self.held, self.is_telling, self.is_news = set(self.told), True, False
+        """Stop reading revoked partitions, start the new ones, and report even an unchanged assignment."""
+        if self.is_news or self.held != self.assigned:
+            self.held, self.must_report, self.is_news = set(self.assigned), True, False
 
     def _send(self, *, is_answer_lost: bool, **fields: Any) -> None:
         try:
             response = self.scene.beat(self.member_id, self.epoch, instance_id=self.instance_id, **fields)
-        except KafkaError as refusal:
-            self.epoch, self.held, self.told = 0, set(), set()
-            self.is_refused = refusal.code == ErrorCode.UNRELEASED_INSTANCE_ID
-            if refusal.code not in (*STARTS_OVER, ErrorCode.UNRELEASED_INSTANCE_ID):
+        except KafkaError as error:
+            self.epoch, self.held, self.assigned = 0, set(), set()
+            self.is_rejected = error.code == ErrorCode.UNRELEASED_INSTANCE_ID
+            if error.code not in (*STARTS_OVER, ErrorCode.UNRELEASED_INSTANCE_ID):
                 raise
             return
-        self.is_unsure = is_answer_lost
+        self.is_uncertain = is_answer_lost
         if not is_answer_lost:
             self._take(response)
 
     def _take(self, response: messages.ConsumerGroupHeartbeatResponse) -> None:
-        self.epoch, self.is_telling = response.member_epoch, False
+        self.epoch, self.must_report = response.member_epoch, False
         if response.assignment is not None:
             parts = response.assignment.topic_partitions
-            told = {(TopicId(each.topic_id), index) for each in parts for index in each.partitions}
-            self.is_news = self.is_news or told != self.told
-            self.told = told
+            assigned = {(TopicId(each.topic_id), index) for each in parts for index in each.partitions}
+            self.is_news = self.is_news or assigned != self.assigned
+            self.assigned = assigned
 
 
-class Veteran(ClassicConsumer):
-    """A classic member that may be slow, and starts over when it is told that nobody knows it."""
+class SlowClassicConsumer(ClassicConsumer):
+    """A classic member that may be slow, and starts over when it is unknown."""
 
     def reads(self) -> set[Partition]:
         ids = self.ids
@@ -158,7 +158,7 @@ class GroupLife(RuleBasedStateMachine):
         super().__init__()
         self.scene = ConsumerScene(GroupSettings(group_consumer_migration_policy="upgrade"))
         self.readers: dict[str, Reader] = {}
-        self.veterans: list[Veteran] = []
+        self.veterans: list[SlowClassicConsumer] = []
         self.epoch = 0
         self.born = 0
 
@@ -169,7 +169,7 @@ class GroupLife(RuleBasedStateMachine):
     def has_members(self) -> bool:
         return self.group is not None and not self.group.is_empty
 
-    # What happens
+    # Events
 
     @initialize(counts=st.lists(st.integers(1, 4), min_size=len(NAMES), max_size=len(NAMES)))
     def topics(self, counts: list[int]) -> None:
@@ -183,7 +183,7 @@ class GroupLife(RuleBasedStateMachine):
             instance_id = f"i{number}" if number < 2 else None
             reader = Reader(self.scene, f"{name}-{self.born}", instance_id)
             reader.join(names, regex, is_answer_lost=is_answer_lost)
-            if not reader.is_refused:
+            if not reader.is_rejected:
                 self.readers[name] = reader
 
     @rule(number=members, is_quick=st.booleans(), is_answer_lost=st.booleans())
@@ -197,9 +197,9 @@ class GroupLife(RuleBasedStateMachine):
 
     @rule(rounds=st.integers(1, 2))
     def calm(self, rounds: int) -> None:
-        """Nothing else happens for a while."""
+        """Let heartbeats pass without other events."""
         for _ in range(rounds):
-            self._let_everybody_beat()
+            self._let_all_beat()
 
     @rule(number=members, names=subscriptions, regex=patterns)
     def subscribe(self, number: int, names: list[str], regex: str) -> None:
@@ -207,17 +207,17 @@ class GroupLife(RuleBasedStateMachine):
 
     @rule(number=members, way=st.sampled_from([-1, -2, 0]))
     def leave(self, number: int, way: int) -> None:
-        """For good, for a while, or by a crash that nobody hears of."""
+        """Leave for good, temporarily, or by a crash without a leave."""
         reader = self.readers.pop(f"m{number}", None)
         if reader is not None and reader.epoch > 0 and way:
             epoch = -1 if reader.instance_id is None else way
-            self.scene.refusal(reader.member_id, epoch, instance_id=reader.instance_id)
+            self.scene.rejection(reader.member_id, epoch, instance_id=reader.instance_id)
 
     @precondition(has_members)
     @rule(names=subscriptions, is_cooperative=st.booleans())
     def classic_join(self, names: list[str], is_cooperative: bool) -> None:
         if len(self.veterans) < CLASSIC_MEMBERS:
-            veteran = Veteran(self.scene, *names, is_cooperative=is_cooperative)
+            veteran = SlowClassicConsumer(self.scene, *names, is_cooperative=is_cooperative)
             veteran.rejoin()
             self.veterans.append(veteran)
 
@@ -235,7 +235,7 @@ class GroupLife(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), more=st.integers(-1, 3))
     def change_topic(self, name: str, more: int) -> None:
-        """It grows, or is created, or is gone."""
+        """Grow, create or delete a topic."""
         topic = self.scene.image.topics.get(name)
         if more < 0:
             self.scene.drop_topic(name)
@@ -257,7 +257,7 @@ class GroupLife(RuleBasedStateMachine):
         if reader is not None:
             act(reader)
 
-    # What always holds
+    # Invariants
 
     @invariant()
     def no_partition_is_read_twice(self) -> None:
@@ -268,7 +268,7 @@ class GroupLife(RuleBasedStateMachine):
         assert sum(map(len, reading)) == len(set().union(*reading))
 
     def _is_member(self, member_id: str, epoch: int) -> bool:
-        """Whoever was fenced is told with its next heartbeat, and cannot commit until then."""
+        """A fenced member learns of it with its next heartbeat, and cannot commit until then."""
         return self.group is not None and member_id in self.group.members and epoch > 0
 
     @invariant()
@@ -310,18 +310,18 @@ class GroupLife(RuleBasedStateMachine):
             assert len(meant) == len(set(meant))
             assert group.targets.keys() <= group.members.keys()
 
-    # When it is quiet again
+    # Settling
 
     def teardown(self) -> None:
         self._check_compacted_log()
         for _ in range(6):
-            self._let_everybody_beat()
-            self.scene.pass_time(11_000)  # whoever is gone expires, and patterns find new topics
+            self._let_all_beat()
+            self.scene.pass_time(11_000)  # dead members expire, and patterns find new topics
         for _ in range(6):
-            self._let_everybody_beat()
+            self._let_all_beat()
         self._check_settled()
 
-    def _let_everybody_beat(self) -> None:
+    def _let_all_beat(self) -> None:
         for reader in self.readers.values():
             reader.beat()
             reader.deliver_held()
@@ -331,7 +331,7 @@ class GroupLife(RuleBasedStateMachine):
                 veteran.step()
 
     def _check_compacted_log(self) -> None:
-        """What compaction leaves leads to the same state as everything that was written."""
+        """Check that the compacted log leads to the same state as the whole log."""
         newest: dict[bytes, bytes | None] = {}
         for key, value in self.scene.log:
             newest.pop(key, None)
@@ -359,7 +359,7 @@ class GroupLife(RuleBasedStateMachine):
 
 
 def life(seed: int, steps: int) -> GroupLife:
-    """A life in which common things happen more often than rare ones; a seed tells it again."""
+    """Run random events with realistic frequencies, drawn from a seed."""
     random = Random(seed)
     group = GroupLife()
     group.scene.set_topics(**{name: random.randint(1, 4) for name in NAMES})
@@ -405,7 +405,7 @@ def life(seed: int, steps: int) -> GroupLife:
 
 
 @pytest.mark.proves("C2", "C5")
-def test_long_lives_end_well() -> None:
+def test_long_runs_settle() -> None:
     epochs = sum(life(seed, steps=150).epoch for seed in range(40))
     assert epochs > 400, "hardly anything happened, so nothing was shown"
 
@@ -414,11 +414,11 @@ LIVES = settings(
     max_examples=60,
     stateful_step_count=40,
     deadline=None,
-    # Shrinking would take longer than a test may, and the steps that are printed replay as they are.
+    # Shrinking would take too long, and the printed steps replay as they are.
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
 )
 
 
 @pytest.mark.proves("C2", "C5")
-def test_no_partition_is_read_twice_whatever_happens_and_everything_settles() -> None:
+def test_no_partition_is_read_twice_and_the_group_settles() -> None:
     run_state_machine_as_test(GroupLife, settings=LIVES)

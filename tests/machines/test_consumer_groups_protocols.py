@@ -1,4 +1,4 @@
-"""One group that changes its protocol again and again while its members live: nobody reads what another reads."""
+"""One group that repeatedly changes its protocol while it has members: no partition is read twice."""
 
 from random import Random
 
@@ -20,7 +20,7 @@ MEMBERS = 3
 
 
 class Eager:
-    """A classic member that gives up everything before it joins, and assigns in ranges when it leads."""
+    """A classic member that revokes everything before it joins, and assigns ranges as leader."""
 
     def __init__(self, scene: ConsumerScene) -> None:
         self.scene = scene
@@ -31,7 +31,7 @@ class Eager:
         self.sync: Ticket | None = None
 
     def step(self) -> None:
-        """Whatever is next: take an answer, ask for something, or show that it is there."""
+        """Do what is next: take a response, send a request, or send a heartbeat."""
         answers = self.scene.answers
         if self.join in answers or self.sync in answers:
             self._take()
@@ -88,13 +88,13 @@ class Eager:
         self.sync = self.scene.send_sync(self.member_id, self.generation, shares)
 
     def start_over(self, error: ErrorCode) -> None:
-        """It holds nothing any more; only who is unknown needs a new id."""
+        """Drop all partitions; only an unknown member needs a new id."""
         self.held, self.generation = set(), -1
         if error == ErrorCode.UNKNOWN_MEMBER_ID:
             self.member_id = ""
 
     def lose_coordinator(self) -> None:
-        """Requests that wait are refused when the coordinator changes."""
+        """Fail waiting requests when the coordinator changes."""
         for ticket in (self.join, self.sync):
             if ticket is not None and ticket not in self.scene.answers:
                 self.start_over(ErrorCode.NOT_COORDINATOR)
@@ -103,7 +103,7 @@ class Eager:
 
 
 class ProtocolLife:
-    """Consumers and classic members come and go; a seed tells a life again."""
+    """Consumers and classic members come and go, drawn from a seed."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -112,18 +112,18 @@ class ProtocolLife:
         self.readers: list[Reader] = []
         self.eager: list[Eager] = []
         self.born = 0
-        self.changes = 0  # from one protocol to the other, with members
+        self.changes = 0  # between the protocols, with members
 
     def live(self, steps: int) -> None:
         events = {
-            self.a_consumer_comes: 3,
-            self.a_classic_member_comes: 3,
-            self.somebody_goes_on: 12,
-            self.everybody_goes_on: 20,
-            self.somebody_goes: 2,
-            self.consumers_go: 2,
-            self.time_passes: 3,
-            self.the_coordinator_fails: 1,
+            self.add_consumer: 3,
+            self.add_classic_member: 3,
+            self.step_one: 12,
+            self.step_all: 20,
+            self.remove_one: 2,
+            self.remove_consumers: 2,
+            self.pass_time: 3,
+            self.fail_over: 1,
         }
         for _ in range(steps):
             before = self._protocol()
@@ -136,20 +136,20 @@ class ProtocolLife:
         group = self.scene.machine.group("g")
         return None if group is None or group.is_empty else group.group_type
 
-    # What happens
+    # Events
 
-    def a_consumer_comes(self) -> None:
+    def add_consumer(self) -> None:
         if len(self.readers) < MEMBERS:
             self.born += 1
             reader = Reader(self.scene, f"m{self.born}", None)
             reader.join([TOPIC], "", is_answer_lost=self.random.random() < 0.2)
             self.readers.append(reader)
 
-    def a_classic_member_comes(self) -> None:
+    def add_classic_member(self) -> None:
         if len(self.eager) < MEMBERS:
             self.eager.append(Eager(self.scene))
 
-    def somebody_goes_on(self) -> None:
+    def step_one(self) -> None:
         members = [*self.readers, *self.eager]
         member = self.random.choice(members) if members else None
         if isinstance(member, Eager):
@@ -159,7 +159,7 @@ class ProtocolLife:
             if self.random.random() < 0.5:
                 member.deliver_held()
 
-    def everybody_goes_on(self) -> None:
+    def step_all(self) -> None:
         for reader in self.readers:
             reader.beat()
             reader.deliver_held()
@@ -168,34 +168,34 @@ class ProtocolLife:
             member.step()
         self.scene.pass_time(500)
 
-    def somebody_goes(self) -> None:
-        is_heard = self.random.random() < 0.7
+    def remove_one(self) -> None:
+        sends_leave = self.random.random() < 0.7
         if self.readers and self.random.random() < 0.5:
             reader = self.readers.pop(0)
-            if is_heard:
-                self.scene.refusal(reader.member_id, -1)
+            if sends_leave:
+                self.scene.rejection(reader.member_id, -1)
         elif self.eager:
             member = self.eager.pop(0)
-            if is_heard and member.generation > 0 and self.scene.machine.group("g") is not None:
+            if sends_leave and member.generation > 0 and self.scene.machine.group("g") is not None:
                 self.scene.leave((member.member_id, None))
 
-    def consumers_go(self) -> None:
-        """Those who stay, if anybody does, are classic members."""
+    def remove_consumers(self) -> None:
+        """Remove the consumers; remaining members are classic."""
         while self.readers:
-            self.scene.refusal(self.readers.pop().member_id, -1)
+            self.scene.rejection(self.readers.pop().member_id, -1)
 
-    def time_passes(self) -> None:
-        """Mostly less than a session, at times more than any."""
+    def pass_time(self) -> None:
+        """Mostly less than a session timeout, sometimes more than any."""
         self.scene.pass_time(self.random.choice([500, 1_000, 2_000, 3_000, 3_000, 5_000, 46_000]))
 
-    def the_coordinator_fails(self) -> None:
+    def fail_over(self) -> None:
         before = self.scene.machine.state
         self.scene.elect()
         assert self.scene.machine.state == before
         for member in self.eager:
             member.lose_coordinator()
 
-    # What always holds
+    # Invariants
 
     def check(self) -> None:
         machine = self.scene.machine
@@ -203,14 +203,14 @@ class ProtocolLife:
         assert not machine._classic.live.keys() & machine.state.consumer.keys()
         group = machine.group("g")
         members = group.members if isinstance(group, ClassicGroup | ConsumerGroup) else {}
-        everybody: list[Reader | Eager] = [*self.readers, *self.eager]
-        reading = [each.held for each in everybody if each.member_id in members]
+        all_members: list[Reader | Eager] = [*self.readers, *self.eager]
+        reading = [each.held for each in all_members if each.member_id in members]
         assert sum(map(len, reading)) == len(set().union(*reading))
 
     def settle(self) -> None:
-        """When it is quiet again, everything is read, in the protocol of whoever is there."""
+        """Check that everything is read, in the protocol of the remaining members."""
         for _ in range(100):
-            self.everybody_goes_on()
+            self.step_all()
             self.check()
         if self.readers or self.eager:
             held = set().union(*(each.held for each in self.readers), *(each.held for each in self.eager))
@@ -219,7 +219,7 @@ class ProtocolLife:
 
 
 @pytest.mark.proves("C2", "C5")
-def test_a_group_may_change_its_protocol_as_often_as_it_likes() -> None:
+def test_group_may_change_its_protocol_repeatedly() -> None:
     changes = 0
     for seed in range(30):
         life = ProtocolLife(seed)

@@ -1,4 +1,4 @@
-"""The steps of a single member towards its target, one by one."""
+"""Reconciliation of a single member with its target assignment, step by step."""
 
 import pytest
 
@@ -16,7 +16,7 @@ STABLE, UNREVOKED, UNRELEASED = (
 
 
 def member(state: MemberState = STABLE, epoch: int = 1, **held: list[int]) -> Member:
-    """A member with partitions of topic A, assigned and on their way out, all given in epoch 1."""
+    """Return a member with partitions of topic A, assigned and being revoked, all since epoch 1."""
     assigned = {A: dict.fromkeys(held["assigned"], 1)} if held.get("assigned") else {}
     revoking = {A: dict.fromkeys(held["revoking"], 1)} if held.get("revoking") else {}
     return Member("m", epoch=epoch, previous_epoch=epoch, state=state, assigned=assigned, revoking=revoking)
@@ -32,18 +32,18 @@ def around(
     return ReconcileContext(subscribed, lambda _, index: index not in taken, owned, has_new_subscription)
 
 
-def test_a_stable_member_in_the_targets_epoch_is_left_alone() -> None:
+def test_stable_member_in_the_target_epoch_is_unchanged() -> None:
     stable = member(assigned=[0])
     assert reconcile(stable, Target(1, {A: {0, 1}}), around()) is stable
 
 
-def test_what_is_free_comes_at_once_with_the_epoch_in_which_it_came() -> None:
+def test_free_partitions_are_assigned_at_once_with_their_epoch() -> None:
     after = reconcile(member(assigned=[0]), Target(2, {A: {0, 1}}), around())
     assert (after.state, after.epoch, after.previous_epoch) == (STABLE, 2, 1)
     assert after.assigned == {A: {0: 1, 1: 2}}
 
 
-def test_what_another_holds_is_waited_for_in_the_new_epoch() -> None:
+def test_partitions_owned_by_others_are_awaited_in_the_new_epoch() -> None:
     after = reconcile(member(assigned=[0]), Target(2, {A: {0, 1, 2}}), around(taken=(1,)))
     assert (after.state, after.epoch, after.assigned) == (UNRELEASED, 2, {A: {0: 1, 2: 2}})
     assert reconcile(after, Target(2, {A: {0, 1, 2}}), around(taken=(1,))) is after
@@ -51,7 +51,7 @@ def test_what_another_holds_is_waited_for_in_the_new_epoch() -> None:
     assert (done.state, done.assigned) == (STABLE, {A: {0: 1, 1: 2, 2: 2}})
 
 
-def test_what_must_go_goes_first_and_the_epoch_waits() -> None:
+def test_revocations_come_first_and_hold_the_epoch() -> None:
     after = reconcile(member(assigned=[0, 1]), Target(2, {A: {1, 2}}), around(owned=[(A, [0, 1])]))
     assert (after.state, after.epoch, after.assigned, after.revoking) == (UNREVOKED, 1, {A: {1: 1}}, {A: {0: 1}})
 
@@ -73,26 +73,26 @@ def test_member_advances_to_the_newest_target_after_revocation() -> None:
     assert (after.state, after.epoch, after.assigned, after.revoking) == (STABLE, 5, {A: {1: 1, 2: 5}}, {})
 
 
-def test_which_may_want_more_of_it() -> None:
+def test_newest_target_may_revoke_more_partitions() -> None:
     revoking = member(UNREVOKED, assigned=[1], revoking=[0])
     after = reconcile(revoking, Target(5, {A: {2}}), around(owned=[(A, [1])]))
     assert (after.state, after.epoch, after.assigned, after.revoking) == (UNREVOKED, 1, {}, {A: {1: 1}})
 
 
-def test_what_it_gave_up_may_come_back_as_something_new() -> None:
+def test_revoked_partition_may_be_assigned_again_in_a_new_epoch() -> None:
     revoking = member(UNREVOKED, assigned=[1], revoking=[0])
     after = reconcile(revoking, Target(5, {A: {0, 1}}), around(owned=[(A, [1])]))
     assert after.assigned == {A: {0: 5, 1: 1}}
 
 
 @pytest.mark.proves("C2")
-def test_topics_that_it_no_longer_reads_are_not_given_whatever_the_target_says() -> None:
+def test_unsubscribed_topics_of_the_target_are_not_assigned() -> None:
     after = reconcile(member(), Target(2, {A: {0}, B: {0}}), around(subscribed=frozenset({B})))
     assert after.assigned == {B: {0: 2}}
 
 
 @pytest.mark.parametrize("state", [STABLE, UNREVOKED])
-def test_a_new_subscription_takes_topics_away_before_there_is_a_target_for_it(state: MemberState) -> None:
+def test_new_subscription_revokes_topics_before_a_new_target(state: MemberState) -> None:
     before = member(state, assigned=[0, 1], revoking=[2] if state is UNREVOKED else [])
     said = around(owned=[(A, [0, 1, 2])], subscribed=frozenset({B}), has_new_subscription=True)
     after = reconcile(before, Target(1, {A: {0, 1}}), said)
@@ -100,7 +100,7 @@ def test_a_new_subscription_takes_topics_away_before_there_is_a_target_for_it(st
     assert (after.state, after.epoch, after.assigned, after.revoking) == (UNREVOKED, 1, {}, {A: expected})
 
 
-def test_a_new_subscription_to_the_same_topics_changes_nothing() -> None:
+def test_new_subscription_to_the_same_topics_changes_nothing() -> None:
     before = member(assigned=[0, 1])
     assert reconcile(before, Target(1, {A: {0, 1}}), around(has_new_subscription=True)) is before
 

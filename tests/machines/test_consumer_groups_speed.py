@@ -1,4 +1,4 @@
-"""How long decisions about large consumer groups take. The bounds are far above what is usual, for busy machines."""
+"""Time limits of decisions about large consumer groups. The bounds are far above the usual times, for busy machines."""
 
 from collections.abc import Callable
 from time import perf_counter_ns
@@ -20,7 +20,7 @@ MEMBERS = 200
 
 
 def fastest_ms(assign: Assignor, subscribers: list[Subscriber]) -> float:
-    """Of several runs, because others use the machine too."""
+    """Return the best of several runs, as other processes use the machine."""
     times = []
     for _ in range(5):
         began_ns = perf_counter_ns()
@@ -41,7 +41,7 @@ def test_200_members_share_1000_partitions_in_less_than_50_ms(assign: Assignor, 
 
 
 class Unchecked(ConsumerScene):
-    """Without the second machine that checks the first, which would cost far more than what is measured."""
+    """A scene without the second, checking machine, which would dominate the measurement."""
 
     def run(self, decide: Callable[[], Decision[Record, Any]], ticket: Ticket | None = None) -> Any:  # noqa: ARG002
         decision = decide()
@@ -51,7 +51,7 @@ class Unchecked(ConsumerScene):
 
 
 @pytest.mark.proves("C5")
-def test_200_members_that_join_at_once_settle_in_two_rounds_of_heartbeats() -> None:
+def test_200_members_joining_at_once_settle_in_two_heartbeat_rounds() -> None:
     scene = Unchecked()
     scene.set_topics(**{f"t{number}": 100 for number in range(10)})
     names = list(scene.image.topics)

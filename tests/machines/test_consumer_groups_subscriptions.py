@@ -1,4 +1,4 @@
-"""What consumer groups read: names, patterns, and topics that come, grow and go."""
+"""Subscriptions of consumer groups: names, patterns, and topics that are created, extended and deleted."""
 
 import pytest
 from consumer_scene import (
@@ -16,35 +16,35 @@ from moldau.wire import messages
 
 
 class TestSubscriptions:
-    def test_a_new_subscription_takes_effect_at_once(self) -> None:
+    def test_new_subscription_takes_effect_at_once(self) -> None:
         scene = ConsumerScene(a=2, b=2)
         consumer = Consumer(scene, "m", "a").join()
         consumer.beat(subscribed_topic_names=["b"], owned={"a": [0, 1]})
-        assert consumer.owned == {}  # gives up the old topic first
+        assert consumer.owned == {}  # revokes the old topic first
         settle(consumer)
         assert (consumer.owned, consumer.epoch) == ({"b": [0, 1]}, 2)
 
-    def test_a_member_that_already_stopped_gets_the_new_topic_in_one_step(self) -> None:
+    def test_member_that_already_revoked_gets_the_new_topic_in_one_step(self) -> None:
         scene = ConsumerScene(a=2, b=2)
         Consumer(scene, "m", "a").join()
         response = scene.beat("m", 1, subscribed_topic_names=["b"], owned={})
         assert (response.member_epoch, scene.named(response)) == (2, {"b": [0, 1]})
 
-    def test_the_same_topics_again_change_nothing(self) -> None:
+    def test_repeated_subscription_changes_nothing(self) -> None:
         scene = ConsumerScene(a=2, b=2)
         Consumer(scene, "m", "a", "b").join()
         count = len(scene.log)
         assert scene.beat("m", 1, subscribed_topic_names=["b", "a", "a"]).member_epoch == 1
         assert len(scene.log) == count
 
-    def test_a_new_host_is_written_down_without_a_rebalance(self) -> None:
+    def test_new_host_is_recorded_without_a_rebalance(self) -> None:
         scene = ConsumerScene(a=2)
         Consumer(scene, "m", "a").join()
         assert scene.beat("m", 1, host="/10.0.0.2").member_epoch == 1
         assert scene.member("m").client_host == "/10.0.0.2"
 
     @pytest.mark.proves("C2")
-    def test_the_assignor_that_most_members_ask_for_is_used(self) -> None:
+    def test_most_requested_assignor_is_used(self) -> None:
         scene = ConsumerScene(a=4, b=4)
         consumers = [Consumer(scene, f"m{number}", "a", "b") for number in range(3)]
         consumers[0].join(server_assignor="uniform")
@@ -76,7 +76,7 @@ class TestTopics:
         consumer.beat()
         assert (consumer.owned, consumer.epoch) == ({"a": [0, 1, 2, 3]}, 2)
 
-    def test_a_topic_that_is_gone_is_given_up(self) -> None:
+    def test_deleted_topic_is_revoked(self) -> None:
         scene = ConsumerScene(a=2, b=1)
         consumer = Consumer(scene, "m", "a", "b").join()
         scene.drop_topic("b")
@@ -84,7 +84,7 @@ class TestTopics:
         assert scene.named(response) == {"a": [0, 1]}
         assert scene.beat("m", 1, owned={"a": [0, 1]}).member_epoch == 2
 
-    def test_a_topic_of_the_same_name_is_another_one(self) -> None:
+    def test_recreated_topic_counts_as_another_topic(self) -> None:
         scene = ConsumerScene(a=1)
         Consumer(scene, "m", "a").join()
         old = scene.id_of("a")
@@ -104,7 +104,7 @@ class TestTopics:
         assert scene.beat("m", 1).member_epoch == 1
         assert len(scene.log) == count
 
-    def test_after_a_failover_the_same_topics_are_no_change(self) -> None:
+    def test_unchanged_topics_cause_no_rebalance_after_a_failover(self) -> None:
         scene = ConsumerScene(a=1)
         Consumer(scene, "m", "a").join()
         count = len(scene.log)
@@ -112,7 +112,7 @@ class TestTopics:
         assert scene.beat("m", 1).member_epoch == 1
         assert len(scene.log) == count
 
-    def test_topics_written_down_by_an_older_kafka_are_ended(self) -> None:
+    def test_topic_metadata_of_an_older_kafka_is_removed(self) -> None:
         scene = ConsumerScene(a=1)
         Consumer(scene, "m", "a").join()
         value = messages.ConsumerGroupPartitionMetadataValue(
@@ -130,7 +130,7 @@ class TestTopics:
 
 
 class TestRegexes:
-    def test_a_pattern_is_matched_at_once_and_written_down(self) -> None:
+    def test_pattern_is_resolved_at_once_and_recorded(self) -> None:
         scene = ConsumerScene(logs_a=2, logs_b=1, other=1)
         response = scene.join_consumer("m", subscribed_topic_names=None, subscribed_topic_regex="logs*")
         assert scene.named(response) == {"logs_a": [0, 1], "logs_b": [0]}
@@ -139,7 +139,7 @@ class TestRegexes:
         assert resolved.version == scene.image.offset
         assert resolved.timestamp_ms == scene.wall_ms
 
-    def test_without_a_matcher_no_pattern_is_taken(self) -> None:
+    def test_patterns_are_rejected_without_a_matcher(self) -> None:
         machine = GroupsMachine(GroupSettings(), image=lambda: ConsumerScene(a=1).image)
         request = messages.ConsumerGroupHeartbeatRequest(
             group_id="g", member_id="m", rebalance_timeout_ms=1, topic_partitions=[], subscribed_topic_regex="a*"
@@ -147,7 +147,7 @@ class TestRegexes:
         with pytest.raises(InvalidRegularExpression, match="not supported here"):
             machine.decide_consumer_heartbeat(request, REQUESTER, now=Now(0.0, 0), randomness=b"")
 
-    def test_names_and_patterns_go_together(self) -> None:
+    def test_names_and_patterns_are_combined(self) -> None:
         scene = ConsumerScene(logs_a=1, other=1, third=1)
         response = scene.join_consumer("m", "other", subscribed_topic_regex="logs*")
         assert scene.named(response) == {"logs_a": [0], "other": [0]}
@@ -155,14 +155,14 @@ class TestRegexes:
     def test_invalid_regex_is_rejected(self) -> None:
         scene = ConsumerScene(a=1)
         options = {"rebalance_timeout_ms": 1, "owned": {}, "subscribed_topic_regex": "a("}
-        assert scene.refusal("m", 0, **options) == (
+        assert scene.rejection("m", 0, **options) == (
             ErrorCode.INVALID_REGULAR_EXPRESSION,
             "SubscribedTopicRegex `a(` is not a valid regular expression: missing ).",
         )
         assert "g" not in scene.machine.state.consumer
 
     @pytest.mark.proves("C2")
-    def test_new_topics_are_found_but_not_more_often_than_every_ten_seconds(self) -> None:
+    def test_new_topics_are_matched_at_most_every_ten_seconds(self) -> None:
         scene = ConsumerScene(logs_a=1)
         consumer = Consumer(scene, "m", subscribed_topic_names=None, subscribed_topic_regex="logs*").join()
         scene.add_topics(logs_b=1)
@@ -172,7 +172,7 @@ class TestRegexes:
         consumer.beat()
         assert consumer.owned == {"logs_a": [0], "logs_b": [0]}
 
-    def test_topics_that_are_gone_leave_the_pattern(self) -> None:
+    def test_deleted_topics_leave_the_resolved_pattern(self) -> None:
         scene = ConsumerScene(logs_a=1, logs_b=1)
         consumer = Consumer(scene, "m", subscribed_topic_names=None, subscribed_topic_regex="logs*").join()
         scene.drop_topic("logs_b")
@@ -220,7 +220,7 @@ class TestRegexes:
         scene.pass_time(SESSION_TIMEOUT_MS)
         assert (scene.consumer_group().resolved, scene.consumer_group().metadata_hash) == ({}, 0)
 
-    def test_after_a_failover_patterns_are_matched_again(self) -> None:
+    def test_patterns_are_resolved_again_after_a_failover(self) -> None:
         scene = ConsumerScene(logs_a=1)
         consumer = Consumer(scene, "m", subscribed_topic_names=None, subscribed_topic_regex="logs*").join()
         scene.add_topics(logs_b=1)

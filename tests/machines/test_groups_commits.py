@@ -1,4 +1,4 @@
-"""Offsets that groups commit: who may, what is fetched, and what an admin may delete."""
+"""Committed offsets of groups: who may commit, fetch and delete them."""
 
 import pytest
 from groups_scene import Scene, subscription
@@ -12,7 +12,7 @@ FetchTopic = messages.OffsetFetchRequest.OffsetFetchRequestTopics
 
 
 def fetched(scene: Scene, group_id: str = "g") -> dict[tuple[str, int], int]:
-    """Everything that the group has committed."""
+    """Return everything that the group has committed."""
     answer = scene.machine.fetch_offsets(FetchGroup(group_id=group_id, topics=None))
     assert answer.error_code == ErrorCode.NONE
     return {
@@ -22,15 +22,15 @@ def fetched(scene: Scene, group_id: str = "g") -> dict[tuple[str, int], int]:
     }
 
 
-def test_a_member_commits_in_its_generation() -> None:
+def test_member_commits_in_its_generation() -> None:
     scene = Scene()
     leader, _ = scene.settle(None, None)
     assert scene.commit(5, member_id=leader, generation=1) == ErrorCode.NONE
-    assert scene.commit(3, member_id=leader, generation=1) == ErrorCode.NONE  # it may go back, as it likes
+    assert scene.commit(3, member_id=leader, generation=1) == ErrorCode.NONE  # offsets may go back
     assert fetched(scene) == {("t", 0): 3}
 
 
-def test_what_is_written_is_what_kafka_writes() -> None:
+def test_records_equal_those_of_kafka() -> None:
     scene = Scene()
     topic_id = bytes(range(16))
     scene.commit(5, note="n", topic="t", topic_id=topic_id, partition=7)
@@ -69,7 +69,7 @@ def test_commit_that_does_not_fit_the_generation_is_rejected(options: dict[str, 
 
 
 @pytest.mark.proves("C3")
-def test_a_zombie_of_an_earlier_generation_cannot_commit() -> None:
+def test_member_of_an_earlier_generation_cannot_commit() -> None:
     scene = Scene()
     leader, follower = scene.settle(None, None)
     scene.commit(5, member_id=follower, generation=1)
@@ -82,7 +82,7 @@ def test_a_zombie_of_an_earlier_generation_cannot_commit() -> None:
     assert scene.committed() == 5
 
 
-def test_while_members_gather_they_may_still_commit() -> None:
+def test_commit_is_accepted_while_members_join() -> None:
     scene = Scene()
     leader, follower = scene.settle(None, None)
     scene.send_join(leader)
@@ -97,7 +97,7 @@ def test_commits_are_rejected_between_join_and_assignment() -> None:
 
 
 @pytest.mark.parametrize("is_gathering", [False, True])
-def test_a_commit_is_a_sign_of_life(is_gathering: bool) -> None:
+def test_commit_extends_the_session(is_gathering: bool) -> None:
     scene = Scene()
     leader, follower = scene.settle(None, None)
     if is_gathering:
@@ -117,21 +117,21 @@ class TestWithoutMembers:
         (listed,) = scene.machine.list_groups()
         assert (listed.group_id, listed.group_state, listed.protocol_type) == ("g", "Empty", "")
 
-    def test_the_same_holds_once_all_have_left(self) -> None:
+    def test_commit_without_member_id_is_valid_once_all_have_left(self) -> None:
         scene = Scene()
         (member_id,) = scene.settle()
         scene.leave((member_id, None))
         assert scene.commit(5) == ErrorCode.NONE
         assert scene.commit(5, member_id=member_id, generation=2) == ErrorCode.UNKNOWN_MEMBER_ID
 
-    def test_the_group_id_may_be_empty(self) -> None:
+    def test_group_id_may_be_empty(self) -> None:
         scene = Scene()
         assert scene.commit(5, group_id="") == ErrorCode.NONE
 
     @pytest.mark.parametrize(
         ("version", "error"), [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)]
     )
-    def test_a_group_that_is_not_there_has_no_generation(self, version: int, error: ErrorCode) -> None:
+    def test_commit_with_a_generation_to_an_unknown_group_is_rejected(self, version: int, error: ErrorCode) -> None:
         assert Scene().commit(5, member_id="m", generation=1, version=version) == error
 
 
@@ -161,7 +161,7 @@ def test_commit_that_the_log_could_not_hold_is_rejected(monkeypatch: pytest.Monk
 
 
 class TestFetching:
-    def test_a_partition_without_an_offset_has_none(self) -> None:
+    def test_partition_without_a_commit_has_no_offset(self) -> None:
         scene = Scene()
         scene.commit(5, note="n")
         request = FetchGroup(group_id="g", topics=[FetchTopic(name="t", topic_id=b"i" * 16, partition_indexes=[0, 1])])
@@ -172,14 +172,14 @@ class TestFetching:
         assert (missing.committed_offset, missing.committed_leader_epoch, missing.metadata) == (-1, -1, "")
         assert missing.error_code == ErrorCode.NONE
 
-    def test_a_group_that_is_not_there_has_no_offsets(self) -> None:
+    def test_unknown_group_has_no_offsets(self) -> None:
         scene = Scene()
         request = FetchGroup(group_id="g", topics=[FetchTopic(name="t", partition_indexes=[0])])
         (topic,) = scene.machine.fetch_offsets(request, require_stable=True).topics
         assert topic.partitions[0].committed_offset == -1
         assert fetched(scene) == {}
 
-    def test_all_topics_of_one_group_and_of_no_other(self) -> None:
+    def test_fetch_of_all_topics_returns_only_the_groups_own(self) -> None:
         scene = Scene()
         scene.commit(1, topic="a")
         scene.commit(2, topic="b", partition=1)
@@ -197,7 +197,7 @@ class TestDeleting:
         assert scene.delete_offsets(partition=1) == ErrorCode.NONE
         assert scene.machine.group("g") is None
 
-    def test_what_is_not_there_is_deleted_without_a_record(self) -> None:
+    def test_delete_of_missing_offsets_writes_no_record(self) -> None:
         scene = Scene()
         scene.commit(5)
         before = len(scene.log)
@@ -205,7 +205,7 @@ class TestDeleting:
         assert scene.delete_offsets(partition=9) == ErrorCode.NONE
         assert len(scene.log) == before
 
-    def test_topics_that_the_group_reads_are_rejected(self) -> None:
+    def test_delete_rejects_subscribed_topics(self) -> None:
         scene = Scene()
         scene.commit(1, topic="read")
         scene.commit(1, topic="left")
@@ -215,13 +215,13 @@ class TestDeleting:
         assert fetched(scene) == {("read", 0): 1}
 
     @pytest.mark.parametrize("metadata", [b"", b"\x00", b"\x00\x00\x00\x00\x00\xff"])
-    def test_where_a_subscription_cannot_be_read_every_topic_may_be_read(self, metadata: bytes) -> None:
+    def test_delete_is_rejected_when_a_subscription_is_malformed(self, metadata: bytes) -> None:
         scene = Scene()
         scene.commit(1)
         scene.settle(protocols=[("range", metadata)])
         assert scene.delete_offsets() == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
 
-    def test_what_a_restarted_member_reads_counts(self) -> None:
+    def test_subscription_of_a_restarted_static_member_counts(self) -> None:
         scene = Scene()
         scene.commit(1)
         scene.settle("one", protocols=[("range", subscription("other"))])
@@ -235,7 +235,7 @@ class TestDeleting:
         scene.settle(protocol_type="connect")
         assert scene.delete_offsets() == ErrorCode.NON_EMPTY_GROUP
 
-    def test_a_group_that_is_not_there_is_not_found(self) -> None:
+    def test_delete_of_an_unknown_group_is_not_found(self) -> None:
         scene = Scene()
         assert scene.delete_offsets() == ErrorCode.GROUP_ID_NOT_FOUND
         assert scene.delete_offsets(group_id="") == ErrorCode.INVALID_GROUP_ID

@@ -1,4 +1,4 @@
-"""Offsets of topics that are gone: nobody is told them, and they are forgotten, but nothing of their successors is."""
+"""Offsets of deleted topics: not returned, and removed, without affecting recreated topics."""
 
 import pytest
 from consumer_scene import ConsumerScene
@@ -19,11 +19,11 @@ FetchTopic = messages.OffsetFetchRequest.OffsetFetchRequestTopics
 CHECK_MS = 10 * MINUTE_MS
 UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
 
-pytestmark = pytest.mark.proves("C3", part="told as committed")
+pytestmark = pytest.mark.proves("C3", part="returned as committed")
 
 
 class TopicsScene(ConsumerScene):
-    """A shard that knows which topics there are; commits are for the topic that has the name at the time."""
+    """A shard with a metadata image; commits are for the current topic of the name."""
 
     knows_all = True
 
@@ -43,26 +43,26 @@ class TopicsScene(ConsumerScene):
         assert self.commit(offset, **options) is ErrorCode.NONE  # type: ignore[arg-type]
 
     def replace(self, name: str = "a") -> DeletedTopic:
-        """The topic is deleted, and another one has its name: this is the old one."""
+        """Recreate a topic; return the deleted one."""
         was = self.id_of(name)
         self.drop_topic(name)
         self.add_topics(**{name: 2})
         assert self.id_of(name) != was
         return DeletedTopic(was, name, self.wall_ms)
 
-    def tell(self, *topics: DeletedTopic) -> None:
+    def notify(self, *topics: DeletedTopic) -> None:
         while not self.run(lambda: self.machine.decide_topics_deleted(topics, now=self.now)):
             pass
 
     def elect_again(self) -> None:
-        """As if it had just been loaded, with what is pending, which this log does not hold."""
+        """As if the log had just been loaded, including pending offsets, which this log does not hold."""
         self.run(lambda: self.machine.decide_elected(self.now_ms))
         self.pass_time(FIRST_STEP_DELAY_MS)
 
     def fetched(
         self, *indexes: int, topic: str = "a", topic_id: TopicId = NO_TOPIC_ID, require_stable: bool = False
     ) -> list[int]:
-        """The offsets, or error codes where there are some."""
+        """Return the offsets, or the error codes."""
         asked = FetchTopic(name=topic, topic_id=topic_id, partition_indexes=indexes)
         answer = self.machine.fetch_offsets(FetchGroup(group_id="g", topics=[asked]), require_stable=require_stable)
         return [each.error_code or each.committed_offset for each in answer.topics[0].partitions]
@@ -73,7 +73,7 @@ class TopicsScene(ConsumerScene):
 
 
 class TestFetching:
-    def test_an_offset_of_an_earlier_topic_of_the_name_is_none(self) -> None:
+    def test_offset_of_an_earlier_topic_with_the_name_is_not_returned(self) -> None:
         scene = TopicsScene(a=2, b=1)
         scene.commit_for(5)
         scene.commit_for(7, "b")
@@ -87,7 +87,7 @@ class TestFetching:
         assert scene.all_fetched() == {"a": [6], "b": [7]}
         assert [*scene.machine.committed()] == [("g", "a", 1, 6), ("g", "b", 0, 7)]
 
-    def test_so_is_one_of_a_topic_without_a_successor(self) -> None:
+    def test_offset_of_a_deleted_topic_is_not_returned(self) -> None:
         scene = TopicsScene(a=1)
         scene.commit_for(5)
         scene.drop_topic("a")
@@ -103,7 +103,7 @@ class TestFetching:
         assert scene.fetched(0, topic_id=scene.id_of("a")) == [5]
 
     def test_offset_without_topic_id_is_returned(self) -> None:
-        """As older versions wrote them, and as those are written that say when they expire."""
+        """As older versions wrote them, and those with an expire timestamp."""
         scene = TopicsScene(a=1)
         scene.commit(5, topic="a")
         scene.commit(6, topic="a", topic_id=scene.id_of("a"), partition=1, retention_ms=MINUTE_MS)
@@ -112,7 +112,7 @@ class TestFetching:
         assert (value.topic_id, record_version(value)) == (NO_TOPIC_ID, 1)
         assert scene.fetched(0, 1) == [5, 6]
 
-    def test_while_not_all_topics_are_known_none_is_taken_for_gone(self) -> None:
+    def test_incomplete_image_hides_no_offsets(self) -> None:
         scene = TopicsScene(a=1)
         scene.commit_for(5)
         scene.drop_topic("a")
@@ -121,40 +121,40 @@ class TestFetching:
         assert scene.all_fetched() == {"a": [5]}
 
 
-class TestTopicsThatAreDeleted:
+class TestDeletion:
     @pytest.mark.parametrize("clock_ms", [-5_000, 0, 5_000])
-    def test_take_their_own_offsets_whatever_the_clocks_say(self, clock_ms: int) -> None:
+    def test_offsets_are_removed_by_topic_id_whatever_the_clock(self, clock_ms: int) -> None:
         scene = TopicsScene(a=2)
         scene.commit_for(5, partition=0)
         gone = scene.replace("a")
         scene.commit_for(6, partition=1)
-        scene.tell(gone._replace(until_ms=gone.until_ms + clock_ms))
+        scene.notify(gone._replace(until_ms=gone.until_ms + clock_ms))
         assert (scene.committed("a", 0), scene.committed("a", 1)) == (None, 6)
 
-    def test_may_send_heartbeats_again(self) -> None:
+    def test_deletion_keeps_heartbeats_valid(self) -> None:
         scene = TopicsScene(a=2)
         first = scene.replace("a")
         scene.commit_for(5)
         second = scene.replace("a")
         scene.commit_for(6)
         for _ in range(2):
-            scene.tell(first, second)
+            scene.notify(first, second)
         assert scene.committed("a") == 6
 
-    def test_end_nothing_that_is_pending_for_their_successors(self) -> None:
+    def test_pending_offsets_of_the_recreated_topic_are_kept(self) -> None:
         scene = TopicsScene(a=1)
         scene.commit_for(5)
         gone = scene.replace("a")
         scene.commit_in_transaction(6, topic="a")
-        scene.tell(gone)
+        scene.notify(gone)
         scene.elect_again()
         scene.end_transaction()
         assert scene.fetched(0) == [6]
 
-    def test_take_along_what_is_pending_for_them(self) -> None:
+    def test_pending_offsets_of_the_deleted_topic_are_removed(self) -> None:
         scene = TopicsScene(a=1)
         scene.commit_in_transaction(6, topic="a")
-        scene.tell(scene.replace("a"))
+        scene.notify(scene.replace("a"))
         assert not scene.machine.state.pending
 
 
@@ -180,7 +180,7 @@ class TestTransactions:
         assert scene.fetched(0) == [-1]
 
     @pytest.mark.proves("P3")
-    def test_nothing_is_committed_for_a_topic_that_went_meanwhile(self) -> None:
+    def test_offset_of_a_topic_deleted_before_the_commit_is_dropped(self) -> None:
         scene = TopicsScene(a=1)
         scene.drop_topic("a")
         assert scene.commit_in_transaction(6, topic="a") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -188,7 +188,7 @@ class TestTransactions:
 
 
 class TestElections:
-    def test_offsets_of_topics_that_are_gone_are_forgotten_and_no_others(self) -> None:
+    def test_only_offsets_of_deleted_topics_are_removed_after_loading(self) -> None:
         scene = TopicsScene(a=1, b=1, c=1)
         for topic in "abc":
             scene.commit_for(5, topic)
@@ -202,17 +202,17 @@ class TestElections:
         assert kept == {"a": {1, 2}, "c": {0, 1}}
         assert CleanupContinued() not in scene.timers
 
-    def test_what_is_pending_for_them_is_forgotten_too(self) -> None:
+    def test_pending_offsets_of_deleted_topics_are_removed_after_loading(self) -> None:
         scene = TopicsScene(a=1)
         scene.commit_in_transaction(6, topic="a")
         scene.replace("a")
         scene.elect_again()
         assert not scene.machine.state.pending
 
-    def test_nothing_is_forgotten_before_all_topics_are_known(self) -> None:
+    def test_nothing_is_removed_before_the_image_is_complete(self) -> None:
         scene = TopicsScene(a=1)
         scene.commit_for(5)
-        image, scene.image = scene.image, MetadataImage(offset=0)  # of before the topic was created
+        image, scene.image = scene.image, MetadataImage(offset=0)  # from before the topic was created
         scene.knows_all = False
         scene.elect()
         scene.pass_time(2 * CHECK_MS)
@@ -226,7 +226,7 @@ class TestElections:
         scene.pass_time(FIRST_STEP_DELAY_MS)
         assert scene.committed("a") is None
 
-    def test_what_was_loaded_before_they_were_known_is_compared_then(self) -> None:
+    def test_loaded_offsets_are_checked_once_the_image_is_complete(self) -> None:
         scene = TopicsScene(a=1)
         scene.commit_for(5)
         scene.replace("a")
@@ -238,7 +238,7 @@ class TestElections:
         scene.pass_time(0)
         assert scene.committed("a") is None
 
-    def test_many_offsets_are_forgotten_some_at_a_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_many_offsets_are_removed_in_slices(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("moldau.machines.groups.offset_cleanup.OFFSETS_PER_CLEANUP_STEP", 3)
         scene = TopicsScene(a=10, b=10)
         for number in range(40):
@@ -251,13 +251,13 @@ class TestElections:
         assert scene.records_most == 3
         assert CleanupContinued() not in scene.timers
 
-    def test_what_was_left_over_is_found_in_time(self) -> None:
-        """For instance because something was pending for a successor, and was aborted."""
+    def test_left_over_offsets_are_removed_by_a_later_check(self) -> None:
+        """For instance an offset with a pending one for the recreated topic, which was aborted."""
         scene = TopicsScene(a=1)
         scene.commit_for(5)
         gone = scene.replace("a")
         scene.commit_in_transaction(6, topic="a")
-        scene.tell(gone)
+        scene.notify(gone)
         scene.end_transaction(is_commit=False)
         assert scene.committed("a") == 5
         scene.pass_time(CHECK_MS)

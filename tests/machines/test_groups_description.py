@@ -1,4 +1,4 @@
-"""What admins see of groups and how they delete them."""
+"""Administration of classic groups: list, describe, delete."""
 
 import pytest
 from groups_scene import Scene
@@ -7,7 +7,7 @@ from moldau.model.errors import ErrorCode
 
 
 def several(scene: Scene) -> None:
-    """One group in every state."""
+    """Create one group in every state."""
     scene.commit(1, group_id="simple")
     (member_id,) = scene.settle(group_id="empty")
     scene.leave((member_id, None), group_id="empty")
@@ -29,7 +29,7 @@ STATES = {
 
 
 class TestListing:
-    def test_shows_every_group_once_with_its_state_and_types(self) -> None:
+    def test_every_group_is_listed_once_with_its_state_and_type(self) -> None:
         scene = Scene()
         several(scene)
         listed = scene.machine.list_groups()
@@ -48,14 +48,14 @@ class TestListing:
             (["Nonsense"], [], set()),
         ],
     )
-    def test_may_ask_for_states_and_types(self, states: list[str], types: list[str], found: set[str]) -> None:
+    def test_list_filters_by_state_and_type(self, states: list[str], types: list[str], found: set[str]) -> None:
         scene = Scene()
         several(scene)
         assert {each.group_id for each in scene.machine.list_groups(states=states, types=types)} == found
 
 
 class TestDescribing:
-    def test_stable_group_shows_what_its_members_say_and_have(self) -> None:
+    def test_stable_group_shows_member_metadata_and_assignments(self) -> None:
         scene = Scene()
         leader, follower = scene.settle("one", "two")
         group = scene.machine.describe_group("g", api_version=6)
@@ -74,14 +74,14 @@ class TestDescribing:
         assert (group.group_state, group.protocol_data) == ("PreparingRebalance", "")
         assert [(each.member_metadata, each.member_assignment) for each in group.members] == [(b"", b""), (b"", b"")]
 
-    def test_a_group_without_members_is_empty(self) -> None:
+    def test_group_without_members_is_empty(self) -> None:
         scene = Scene()
         scene.commit(1)
         group = scene.machine.describe_group("g", api_version=6)
         assert (group.group_state, group.protocol_type, list(group.members)) == ("Empty", "", [])
 
     @pytest.mark.parametrize(("version", "error"), [(5, ErrorCode.NONE), (6, ErrorCode.GROUP_ID_NOT_FOUND)])
-    def test_a_group_that_is_not_there_is_dead(self, version: int, error: ErrorCode) -> None:
+    def test_unknown_group_is_dead(self, version: int, error: ErrorCode) -> None:
         group = Scene().machine.describe_group("g", api_version=version)
         assert (group.group_id, group.group_state, group.error_code) == ("g", "Dead", error)
         assert (group.error_message is None) == (error == ErrorCode.NONE)
@@ -101,7 +101,7 @@ class TestDeleting:
             ("", ErrorCode.INVALID_GROUP_ID),
         ],
     )
-    def test_is_for_groups_without_members(self, group_id: str, error: ErrorCode) -> None:
+    def test_only_groups_without_members_are_deleted(self, group_id: str, error: ErrorCode) -> None:
         scene = Scene()
         several(scene)
         assert scene.delete_group(group_id) == error
@@ -109,7 +109,7 @@ class TestDeleting:
             assert scene.machine.group(group_id) is None
 
     @pytest.mark.proves("C3")
-    def test_takes_the_offsets_along(self) -> None:
+    def test_delete_removes_the_offsets(self) -> None:
         scene = Scene()
         (member_id,) = scene.settle()
         scene.commit(1, member_id=member_id, generation=1)
@@ -121,14 +121,14 @@ class TestDeleting:
         assert list(scene.machine.state.offsets) == ["h"]
         assert not scene.machine.state.classic
 
-    def test_ends_the_wait_for_pending_members(self) -> None:
+    def test_delete_removes_pending_members(self) -> None:
         scene = Scene()
         member_id = scene.new_id()
         scene.delete_group()
         assert scene.error(scene.send_join(member_id)) == ErrorCode.UNKNOWN_MEMBER_ID
         scene.pass_time(60_000)
 
-    def test_allows_a_new_group_of_the_same_id(self) -> None:
+    def test_deleted_group_id_can_be_used_again(self) -> None:
         scene = Scene()
         (member_id,) = scene.settle()
         scene.leave((member_id, None))

@@ -1,4 +1,4 @@
-"""JoinGroup to classic groups: who is let in, who must come again, and who is told why not."""
+"""JoinGroup in classic groups: admission, rebalances, errors."""
 
 import pytest
 from groups_scene import REBALANCE_MS, SESSION_MS, Scene
@@ -12,7 +12,7 @@ from moldau.model.units import MINUTE_MS
 DELAY_MS = 3_000
 
 
-def test_a_newcomer_is_given_an_id_and_comes_back_with_it() -> None:
+def test_new_member_gets_an_id_and_rejoins_with_it() -> None:
     scene = Scene()
     answer = scene.answers[scene.send_join(client_id="reader")]
     assert answer.error_code == ErrorCode.MEMBER_ID_REQUIRED
@@ -22,14 +22,14 @@ def test_a_newcomer_is_given_an_id_and_comes_back_with_it() -> None:
     assert (scene.answers[ticket].error_code, scene.answers[ticket].member_id) == (0, answer.member_id)
 
 
-def test_before_version_4_a_newcomer_joins_at_once() -> None:
+def test_new_member_joins_at_once_before_version_4() -> None:
     scene = Scene()
     ticket = scene.send_join(version=3)
     scene.pass_time(DELAY_MS)
     assert scene.answers[ticket].generation_id == 1
 
 
-def test_an_id_that_was_given_out_lapses_with_the_session() -> None:
+def test_assigned_id_expires_with_the_session_timeout() -> None:
     scene = Scene()
     member_id = scene.new_id()
     assert list(scene.group().pending) == [member_id]
@@ -38,14 +38,14 @@ def test_an_id_that_was_given_out_lapses_with_the_session() -> None:
     assert scene.error(scene.send_join(member_id)) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_an_id_takes_sixteen_random_bytes() -> None:
+def test_member_id_has_sixteen_random_bytes() -> None:
     with pytest.raises(ValueError, match="16"):
         member_id_from("client", b"short")
 
 
 @pytest.mark.proves("A1")
 @pytest.mark.parametrize("character", ["x", "🐢"])
-def test_an_id_is_never_longer_than_a_text_may_be(character: str) -> None:
+def test_member_id_never_exceeds_the_string_limit(character: str) -> None:
     name = character * (32_767 // len(character.encode()))
     assert 32_000 > len(member_id_from(name, bytes(16)).encode()) - 40 > 7_900
 
@@ -60,7 +60,7 @@ def test_unassigned_member_id_is_unknown(group_id: str) -> None:
 
 
 @pytest.mark.proves("C5", part="static members")
-def test_an_id_that_was_given_out_does_not_make_a_second_holder_of_an_instance_id() -> None:
+def test_pending_id_does_not_share_an_instance_id() -> None:
     scene = Scene()
     (holder,) = scene.settle("one")
     ticket = scene.send_join(scene.new_id(), instance_id="one")
@@ -70,14 +70,14 @@ def test_an_id_that_was_given_out_does_not_make_a_second_holder_of_an_instance_i
     assert [each.member_id for each in group.members.values() if each.instance_id == "one"] == [holder]
 
 
-def test_a_member_of_an_empty_group_is_unknown() -> None:
+def test_member_of_an_empty_group_is_unknown() -> None:
     scene = Scene()
     (member_id,) = scene.settle()
     scene.leave((member_id, None))
     assert scene.error(scene.send_join(member_id)) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_group_needs_an_id() -> None:
+def test_empty_group_id_is_invalid() -> None:
     assert (scene := Scene()).error(scene.send_join(group_id="")) == ErrorCode.INVALID_GROUP_ID
 
 
@@ -91,7 +91,7 @@ def test_member_metadata_beyond_batch_size_is_rejected(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(("session_ms", "is_accepted"), [(5_999, False), (6_000, True), (30 * MINUTE_MS, True)])
-def test_a_session_timeout_has_bounds(session_ms: int, is_accepted: bool) -> None:
+def test_session_timeout_has_bounds(session_ms: int, is_accepted: bool) -> None:
     scene = Scene()
     error = scene.error(scene.send_join(session_ms=session_ms))
     assert error == (ErrorCode.MEMBER_ID_REQUIRED if is_accepted else ErrorCode.INVALID_SESSION_TIMEOUT)
@@ -108,7 +108,7 @@ def test_a_session_timeout_has_bounds(session_ms: int, is_accepted: bool) -> Non
     ],
 )
 @pytest.mark.parametrize("is_known", [True, False])
-def test_members_agree_on_a_type_and_on_one_assignor_at_least(options: dict[str, object], is_known: bool) -> None:
+def test_members_need_a_common_type_and_assignor(options: dict[str, object], is_known: bool) -> None:
     scene = Scene()
     leader, _ = scene.settle(None, None)
     member_id = leader if is_known else ""
@@ -117,13 +117,13 @@ def test_members_agree_on_a_type_and_on_one_assignor_at_least(options: dict[str,
 
 
 @pytest.mark.parametrize("options", [{"protocols": []}, {"protocol_type": ""}])
-def test_the_first_member_brings_a_type_and_an_assignor(options: dict[str, object]) -> None:
+def test_first_member_needs_a_type_and_an_assignor(options: dict[str, object]) -> None:
     scene = Scene()
     assert scene.error(scene.send_join(**options)) == ErrorCode.INCONSISTENT_GROUP_PROTOCOL  # type: ignore[arg-type]
     assert scene.machine.group("g") is None
 
 
-def test_an_empty_group_may_become_one_of_another_type() -> None:
+def test_empty_group_may_change_its_type() -> None:
     scene = Scene()
     (member_id,) = scene.settle()
     scene.leave((member_id, None))
@@ -131,7 +131,7 @@ def test_an_empty_group_may_become_one_of_another_type() -> None:
     assert scene.machine.state.classic["g"].protocol_type == "connect"
 
 
-def test_the_assignor_with_the_most_votes_among_those_all_know_is_taken() -> None:
+def test_common_assignor_with_the_most_votes_is_chosen() -> None:
     scene = Scene()
     a, b, c = (b"a", b"b", b"c")
     tickets = [
@@ -148,15 +148,15 @@ def test_the_assignor_with_the_most_votes_among_those_all_know_is_taken() -> Non
     assert all(not each.members and each.leader == leader.member_id for each in others)
 
 
-def test_an_assignor_named_twice_counts_once() -> None:
+def test_repeated_assignor_counts_once() -> None:
     scene = Scene()
     scene.settle(protocols=[("range", b"1"), ("range", b"2")])
     assert scene.group().support == {"range": 1}
     assert scene.machine.state.classic["g"].members[0].subscription == b"1"
 
 
-class TestTheWaitOfAnEmptyGroup:
-    def test_it_ends_after_the_delay_without_further_joins(self) -> None:
+class TestInitialRebalanceDelay:
+    def test_delay_ends_without_further_joins(self) -> None:
         scene = Scene()
         _, ticket = scene.enter()
         scene.pass_time(DELAY_MS - 1)
@@ -164,7 +164,7 @@ class TestTheWaitOfAnEmptyGroup:
         scene.pass_time(1)
         assert scene.answers[ticket].generation_id == 1
 
-    def test_it_is_extended_by_newcomers(self) -> None:
+    def test_delay_is_extended_by_new_members(self) -> None:
         scene = Scene()
         first = scene.enter()[1]
         scene.pass_time(DELAY_MS - 1)
@@ -174,7 +174,7 @@ class TestTheWaitOfAnEmptyGroup:
         scene.pass_time(DELAY_MS)
         assert {scene.answers[each].generation_id for each in (first, second)} == {1}
 
-    def test_it_is_not_extended_beyond_the_rebalance_timeout(self) -> None:
+    def test_delay_is_limited_by_the_rebalance_timeout(self) -> None:
         scene = Scene()
         first = scene.enter(rebalance_ms=2 * DELAY_MS + 500)[1]
         for _ in range(2):
@@ -187,7 +187,7 @@ class TestTheWaitOfAnEmptyGroup:
         scene.pass_time(1)
         assert first not in scene.waiting
 
-    def test_a_burst_at_its_beginning_costs_one_delay_and_not_two(self) -> None:
+    def test_burst_of_joins_costs_one_delay(self) -> None:
         scene = Scene()
         first = scene.enter()[1]
         scene.pass_time(100)
@@ -197,38 +197,38 @@ class TestTheWaitOfAnEmptyGroup:
         scene.pass_time(1)
         assert {scene.answers[each].generation_id for each in (first, second)} == {1}
 
-    def test_without_a_delay_the_first_member_begins_alone(self) -> None:
+    def test_first_member_is_alone_without_a_delay(self) -> None:
         scene = Scene(GroupSettings(group_initial_rebalance_delay_ms=0))
         ticket = scene.enter()[1]
         scene.pass_time(0)
         assert scene.answers[ticket].generation_id == 1
 
-    def test_pending_member_does_not_delay_it(self) -> None:
+    def test_pending_member_does_not_extend_the_delay(self) -> None:
         scene = Scene()
         ticket = scene.enter()[1]
         scene.new_id()
         scene.pass_time(DELAY_MS)
         assert ticket not in scene.waiting
 
-    def test_all_may_leave_meanwhile(self) -> None:
+    def test_all_members_may_leave_during_the_delay(self) -> None:
         scene = Scene()
         member_id, ticket = scene.enter()
         assert scene.leave((member_id, None)) == [0]
         assert scene.error(ticket) == ErrorCode.UNKNOWN_MEMBER_ID
-        scene.enter(protocol_type="connect")  # there is nobody to agree with
+        scene.enter(protocol_type="connect")  # there is no protocol to match
         scene.pass_time(2 * DELAY_MS)
         assert scene.group().phase is Phase.COMPLETING
 
 
-class TestAGroupThatIsFull:
-    def test_rejects_new_members_when_it_is_stable(self) -> None:
+class TestFullGroup:
+    def test_new_members_are_rejected_when_stable(self) -> None:
         scene = Scene(GroupSettings(group_max_size=2))
         scene.settle(None, None)
         ticket = scene.send_join()
         assert (scene.error(ticket), scene.answers[ticket].member_id) == (ErrorCode.GROUP_MAX_SIZE_REACHED, "")
         assert scene.group().phase is Phase.STABLE
 
-    def test_rejects_the_last_joins_during_a_rebalance(self) -> None:
+    def test_last_joins_are_rejected_during_a_rebalance(self) -> None:
         scene = Scene(GroupSettings(group_max_size=2))
         ids = [scene.new_id() for _ in range(3)]
         tickets = [scene.send_join(each) for each in ids]
@@ -237,7 +237,7 @@ class TestAGroupThatIsFull:
         assert [scene.error(each) for each in tickets[:2]] == [0, 0]
         assert list(scene.group().members) == ids[:2]
 
-    def test_does_not_wait_for_rejected_members(self) -> None:
+    def test_rejected_members_are_not_awaited(self) -> None:
         scene = Scene(GroupSettings(group_max_size=2))
         (leader,) = scene.settle()
         one, two = scene.new_id(), scene.new_id()
@@ -246,7 +246,7 @@ class TestAGroupThatIsFull:
         assert scene.error(scene.send_join(two)) == ErrorCode.GROUP_MAX_SIZE_REACHED
         assert [scene.answers[each].generation_id for each in tickets] == [2, 2]
 
-    def test_lets_a_member_that_waits_ask_again(self) -> None:
+    def test_waiting_member_may_retry(self) -> None:
         scene = Scene(GroupSettings(group_max_size=1))
         member_id, first = scene.enter()
         again = scene.send_join(member_id)
@@ -254,7 +254,7 @@ class TestAGroupThatIsFull:
         scene.pass_time(DELAY_MS)
         assert scene.error(again) == ErrorCode.NONE
 
-    def test_that_has_become_too_large_shrinks_when_it_is_loaded(self) -> None:
+    def test_oversized_group_shrinks_when_it_is_loaded(self) -> None:
         scene = Scene()
         ids = scene.settle(None, None, None)
         scene.settings = GroupSettings(group_max_size=2)
@@ -273,8 +273,8 @@ class TestAGroupThatIsFull:
         scene.new_id()
 
 
-class TestAMemberThatJoinsAgain:
-    def test_gets_the_same_response_until_the_generation_is_assigned(self) -> None:
+class TestRejoin:
+    def test_rejoin_gets_the_same_response_until_the_assignment(self) -> None:
         scene = Scene()
         tickets = [scene.enter()[1] for _ in range(2)]
         scene.pass_time(2 * DELAY_MS)
@@ -284,7 +284,7 @@ class TestAMemberThatJoinsAgain:
             assert again == answer
         assert scene.group().phase is Phase.COMPLETING
 
-    def test_with_another_subscription_begins_a_rebalance(self) -> None:
+    def test_changed_subscription_triggers_a_rebalance(self) -> None:
         scene = Scene()
         leader, follower = scene.settle(None, None)
         ticket = scene.send_join(follower, protocols=[("range", b"other")])
@@ -294,7 +294,7 @@ class TestAMemberThatJoinsAgain:
         assert {scene.answers[each].generation_id for each in (ticket, other)} == {2}
         assert scene.answers[other].members[1].metadata == b"other"
 
-    def test_with_another_subscription_while_others_wait_for_theirs_sends_them_back(self) -> None:
+    def test_changed_subscription_fails_waiting_syncs(self) -> None:
         scene = Scene()
         tickets = [scene.enter()[1] for _ in range(2)]
         scene.pass_time(2 * DELAY_MS)
@@ -303,7 +303,7 @@ class TestAMemberThatJoinsAgain:
         scene.send_join(leader, protocols=[("range", b"other")])
         assert scene.error(sync) == ErrorCode.REBALANCE_IN_PROGRESS
 
-    def test_as_the_leader_of_a_stable_group_triggers_a_rebalance(self) -> None:
+    def test_rejoin_of_the_leader_triggers_a_rebalance(self) -> None:
         scene = Scene()
         leader, follower = scene.settle(None, None)
         ticket = scene.send_join(leader)
@@ -311,14 +311,14 @@ class TestAMemberThatJoinsAgain:
         scene.send_join(follower)
         assert scene.answers[ticket].generation_id == 2
 
-    def test_as_an_unchanged_follower_gets_the_missed_response(self) -> None:
+    def test_unchanged_follower_gets_the_missed_response(self) -> None:
         scene = Scene()
         leader, follower = scene.settle(None, None)
         answer = scene.answers[scene.send_join(follower)]
         assert (answer.generation_id, answer.leader, answer.members) == (1, leader, [])
         assert scene.group().phase is Phase.STABLE
 
-    def test_while_it_waits_gets_one_response(self) -> None:
+    def test_waiting_member_gets_one_response(self) -> None:
         scene = Scene()
         leader, _ = scene.settle(None, None)
         first, second = scene.send_join(leader), scene.send_join(leader)
@@ -327,7 +327,7 @@ class TestAMemberThatJoinsAgain:
 
 
 @pytest.mark.proves("C5")
-def test_members_that_do_not_come_back_in_time_are_left_behind() -> None:
+def test_members_that_do_not_rejoin_in_time_are_removed() -> None:
     scene = Scene()
     leader, slow, _ = scene.settle(None, None, None, session_ms=5 * REBALANCE_MS)
     ticket = scene.send_join(slow, protocols=[("range", b"other")])
@@ -340,7 +340,7 @@ def test_members_that_do_not_come_back_in_time_are_left_behind() -> None:
     assert scene.heartbeat(leader, 1) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_the_rebalance_waits_for_the_slowest_member() -> None:
+def test_rebalance_waits_for_the_slowest_member() -> None:
     scene = Scene()
     leader, _ = scene.settle(None, None, rebalance_ms=2 * REBALANCE_MS, session_ms=5 * REBALANCE_MS)
     ticket = scene.send_join(leader, rebalance_ms=REBALANCE_MS)
@@ -350,13 +350,13 @@ def test_the_rebalance_waits_for_the_slowest_member() -> None:
     assert ticket not in scene.waiting
 
 
-def test_the_first_version_waits_for_as_long_as_a_session_lasts() -> None:
+def test_version_0_uses_the_session_timeout_for_the_rebalance() -> None:
     scene = Scene()
     scene.settle(rebalance_ms=-1)
     assert scene.group().rebalance_timeout_ms == SESSION_MS
 
 
-def test_a_newcomer_whose_join_waits_for_too_long_is_given_up() -> None:
+def test_new_member_whose_join_waits_too_long_is_removed() -> None:
     scene = Scene()
     leader, _ = scene.settle(None, None, rebalance_ms=10 * MINUTE_MS, session_ms=30 * MINUTE_MS)
     _, ticket = scene.enter()
@@ -377,7 +377,7 @@ def test_waiting_join_keeps_the_session_alive() -> None:
 
 @pytest.mark.proves("C5")
 @pytest.mark.parametrize(("delay_ms", "generations"), [(0, 2), (DELAY_MS, 1)])
-def test_two_hundred_members_that_come_at_once_settle_in_one_generation_or_two(delay_ms: int, generations: int) -> None:
+def test_200_members_joining_at_once_settle_within_two_generations(delay_ms: int, generations: int) -> None:
     scene = Scene(GroupSettings(group_initial_rebalance_delay_ms=delay_ms))
     ids, latest = [], {}
     for _ in range(200):
@@ -388,7 +388,7 @@ def test_two_hundred_members_that_come_at_once_settle_in_one_generation_or_two(d
         scene.pass_time(1)
     while set(latest.values()) & scene.waiting:
         scene.pass_time(3_000)
-        for member_id, ticket in latest.items():  # what a member does who hears of a rebalance
+        for member_id, ticket in latest.items():  # what a member does on a rebalance
             if ticket not in scene.waiting:
                 generation = scene.answers[ticket].generation_id
                 if scene.heartbeat(member_id, generation) == ErrorCode.REBALANCE_IN_PROGRESS:

@@ -1,4 +1,4 @@
-"""LeaveGroup to classic groups: alone, in batches, and by an admin."""
+"""LeaveGroup in classic groups: single members, batches, admins."""
 
 import pytest
 from groups_scene import Scene
@@ -17,7 +17,7 @@ def test_leave_responds_at_once_and_others_rebalance() -> None:
     assert (answer.generation_id, answer.leader) == (2, follower)
 
 
-def test_the_last_one_leaves_an_empty_group() -> None:
+def test_last_member_leaves_an_empty_group() -> None:
     scene = Scene()
     (member_id,) = scene.settle()
     scene.leave((member_id, None))
@@ -49,7 +49,7 @@ def test_leave_response_names_each_member() -> None:
 
 
 @pytest.mark.parametrize(("is_member", "error"), [(True, ErrorCode.NONE), (False, ErrorCode.UNKNOWN_MEMBER_ID)])
-def test_before_version_3_a_member_speaks_for_itself(is_member: bool, error: ErrorCode) -> None:
+def test_version_2_leaves_for_the_sender_only(is_member: bool, error: ErrorCode) -> None:
     scene = Scene()
     (member_id,) = scene.settle()
     request = messages.LeaveGroupRequest(group_id="g", member_id=member_id if is_member else "mallory")
@@ -57,7 +57,7 @@ def test_before_version_3_a_member_speaks_for_itself(is_member: bool, error: Err
     assert (answer.error_code, len(answer.members)) == (error, 0)
 
 
-def test_a_group_that_is_not_there_has_no_members() -> None:
+def test_leave_of_an_unknown_group_is_rejected() -> None:
     scene = Scene()
     assert scene.leave(("a", None), ("", "b")) == [ErrorCode.UNKNOWN_MEMBER_ID] * 2
     with pytest.raises(InvalidGroupId):
@@ -117,7 +117,7 @@ def test_pending_member_that_leaves_is_not_awaited() -> None:
     assert not scene.waiting
 
 
-def test_an_id_that_lapses_is_not_waited_for() -> None:
+def test_expired_pending_id_is_not_awaited() -> None:
     scene = Scene()
     leader, follower = scene.settle(None, None)
     scene.new_id(session_ms=6_000)

@@ -1,7 +1,7 @@
-"""When offsets and groups are forgotten: after their time (KIP-211), or with their topic."""
+"""Expiration of offsets and groups: by time (KIP-211), or with their topic."""
 
 import pytest
-from groups_scene import Scene, gone, subscription
+from groups_scene import Scene, deleted_topic, subscription
 
 from moldau.machines.groups import GroupSettings
 from moldau.machines.groups.offset_cleanup import CleanupContinued
@@ -33,7 +33,7 @@ def test_offsets_without_group_expire_after_the_last_commit() -> None:
     assert not scene.machine.state.offsets
 
 
-def test_offsets_of_a_group_are_kept_for_a_time_after_it_became_empty() -> None:
+def test_offsets_are_retained_after_the_group_becomes_empty() -> None:
     scene = Scene()
     (member_id,) = scene.settle(session_ms=LONG_MS, protocols=[("range", subscription("t"))])
     scene.commit(5, member_id=member_id, generation=1)
@@ -47,7 +47,7 @@ def test_offsets_of_a_group_are_kept_for_a_time_after_it_became_empty() -> None:
     assert not scene.machine.state.classic
 
 
-def test_an_empty_group_without_offsets_is_forgotten_soon() -> None:
+def test_empty_group_without_offsets_is_removed_soon() -> None:
     scene = Scene()
     (member_id,) = scene.settle()
     scene.leave((member_id, None))
@@ -55,7 +55,7 @@ def test_an_empty_group_without_offsets_is_forgotten_soon() -> None:
     assert scene.machine.group("g") is None
 
 
-def test_a_group_whose_newcomer_is_on_its_way_is_not_forgotten() -> None:
+def test_group_with_a_pending_member_is_not_removed() -> None:
     scene = Scene()
     (member_id,) = scene.settle()
     scene.leave((member_id, None))
@@ -66,7 +66,7 @@ def test_a_group_whose_newcomer_is_on_its_way_is_not_forgotten() -> None:
 
 
 @pytest.mark.proves("C3")
-def test_a_stable_group_forgets_what_it_reads_no_longer() -> None:
+def test_stable_group_expires_offsets_of_unsubscribed_topics() -> None:
     scene = Scene()
     (member_id,) = scene.settle(session_ms=LONG_MS, protocols=[("range", subscription("read"))])
     scene.commit(1, topic="read", member_id=member_id, generation=1)
@@ -100,7 +100,7 @@ def test_old_commit_version_may_set_its_retention() -> None:
     assert scene.committed(partition=1) == 6
 
 
-def test_retention_and_how_often_it_is_looked_at_are_settings() -> None:
+def test_retention_and_check_interval_are_settings() -> None:
     scene = Scene(GroupSettings(offsets_retention_minutes=1, offsets_retention_check_interval_ms=1_000))
     scene.commit(5)
     scene.pass_time(59_000)
@@ -109,7 +109,7 @@ def test_retention_and_how_often_it_is_looked_at_are_settings() -> None:
     assert scene.committed() is None
 
 
-def test_a_failover_does_not_forget_to_forget() -> None:
+def test_offsets_expire_after_a_failover() -> None:
     scene = Scene()
     scene.commit(5)
     scene.pass_time(RETENTION_MS)
@@ -118,27 +118,27 @@ def test_a_failover_does_not_forget_to_forget() -> None:
     assert scene.committed() is None
 
 
-def test_the_wall_clock_may_be_set_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wall_clock_may_be_set_at_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene()
     scene.commit(5)
     monkeypatch.setattr("groups_scene.WALL_AHEAD_MS", 1_700_000_000_000 + RETENTION_MS)
-    scene.commit(6, group_id="other")  # a request tells the time
+    scene.commit(6, group_id="other")  # a request carries the time
     scene.pass_time(CHECK_MS)
     assert (scene.committed(), scene.committed(group_id="other")) == (None, 6)
 
 
 class TestManyOffsets:
-    def test_that_expire_at_once_are_forgotten_some_at_a_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_offsets_expiring_at_once_are_removed_in_slices(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("moldau.machines.groups.offset_cleanup.OFFSETS_PER_CLEANUP_STEP", 3)
         scene = Scene()
         for number in range(20):
             scene.commit(number, partition=number % 10, group_id=f"g{number // 10}")
         scene.pass_time(RETENTION_MS + CHECK_MS)
         assert not scene.machine.state.offsets
-        assert scene.records_most <= 5  # the offsets of a slice, and the end of a group or two
+        assert scene.records_most <= 5  # the offsets of a slice, and a few group tombstones
         assert CleanupContinued() not in scene.timers
 
-    def test_that_do_not_expire_are_looked_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_unexpired_offsets_are_checked_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("moldau.machines.groups.offset_cleanup.OFFSETS_PER_CLEANUP_STEP", 3)
         scene = Scene()
         for number in range(20):
@@ -148,13 +148,13 @@ class TestManyOffsets:
         assert len(scene.log) == 20
 
 
-class TestTopicsThatAreDeleted:
+class TestTopicDeletion:
     def delete(self, scene: Scene, *topics: str) -> None:
-        told = [gone(scene, each) for each in topics]
-        while not scene.run(lambda: scene.machine.decide_topics_deleted(told, now=scene.now)):
+        deleted = [deleted_topic(scene, each) for each in topics]
+        while not scene.run(lambda: scene.machine.decide_topics_deleted(deleted, now=scene.now)):
             pass
 
-    def test_take_their_offsets_along_in_every_group(self) -> None:
+    def test_topic_deletion_removes_its_offsets_in_every_group(self) -> None:
         scene = Scene()
         scene.settle(protocols=[("range", subscription("t"))])
         for group_id in ("g", "h"):
@@ -167,21 +167,21 @@ class TestTopicsThatAreDeleted:
         assert not any("t" in topics for topics in scene.machine.state.offsets.values())
         assert scene.machine.group("i") is None
 
-    def test_may_have_many_offsets(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_topic_with_many_offsets_is_removed_in_slices(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("moldau.machines.groups.offset_cleanup.OFFSETS_PER_CLEANUP_STEP", 3)
         scene = Scene()
         for partition in range(10):
             scene.commit(1, partition=partition)
-        told = [gone(scene, "t")]
-        assert not scene.run(lambda: scene.machine.decide_topics_deleted(told, now=scene.now))
+        topics = [deleted_topic(scene, "t")]
+        assert not scene.run(lambda: scene.machine.decide_topics_deleted(topics, now=scene.now))
         assert sum(map(len, scene.machine.state.offsets["g"].values())) == 7
         scene.now_ms += 1
-        scene.commit(9, partition=20, topic="t")  # of a new topic of that name, for it is later
-        answers = [scene.run(lambda: scene.machine.decide_topics_deleted(told, now=scene.now)) for _ in range(3)]
+        scene.commit(9, partition=20, topic="t")  # of a recreated topic, as it is later
+        answers = [scene.run(lambda: scene.machine.decide_topics_deleted(topics, now=scene.now)) for _ in range(3)]
         assert answers == [False, False, True]
         assert [*scene.machine.state.offsets["g"]["t"]] == [20]
 
-    def test_without_subscribers_change_nothing(self) -> None:
+    def test_topic_without_offsets_changes_nothing(self) -> None:
         scene = Scene()
         scene.commit(1)
         self.delete(scene, "other")

@@ -1,4 +1,4 @@
-"""Whatever members, admins and time do to a classic group, in whatever order, these things hold."""
+"""Invariants of classic groups under any order of requests, timeouts and failovers."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from groups_scene import REBALANCE_MS, SESSION_MS, Scene, gone, replayed
+from groups_scene import REBALANCE_MS, SESSION_MS, Scene, deleted_topic, replayed
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -32,45 +32,45 @@ RETRY = {
 
 @dataclass
 class Client:
-    """A consumer as the coordinator sees it: what it was told, and what it waits for."""
+    """A consumer as the coordinator sees it: its latest responses and waiting requests."""
 
     instance_id: str | None
     member_id: str = ""
     generation: int = -1
     is_leader: bool = False
-    others: tuple[tuple[str, str | None], ...] = ()  # whom it leads
+    others: tuple[tuple[str, str | None], ...] = ()  # the members that it leads
     join: Ticket | None = None
     sync: Ticket | None = None
     synced_in: int = -1
 
 
 class Groups(RuleBasedStateMachine):
-    """Five consumers, two of them twins that claim to be the same instance, and a coordinator that may fail over."""
+    """Five consumers, two of which claim the same instance id, and a coordinator that may fail over."""
 
     def __init__(self) -> None:
         super().__init__()
         self.scene = Scene(GroupSettings(group_max_size=4, group_initial_rebalance_delay_ms=1_000))
         self.clients = [Client(None), Client(None), Client(None), Client("s"), Client("s")]
-        self.life = 0  # of the group: it begins anew when it is deleted
-        self.assigned: dict[tuple[int, int], dict[str, bytes]] = {}  # by life and generation, then by who
+        self.life = 0  # incarnation of the group: it changes when the group is deleted
+        self.assigned: dict[tuple[int, int], dict[str, bytes]] = {}  # by incarnation and generation, then by member
         self.stored_generation = 0
         self.offset: int | None = None
         self.rebalance_ms = REBALANCE_MS
 
     clients_st = st.integers(0, 4)
 
-    # What they were told
+    # Responses
 
-    def listen(self) -> None:
-        """Every client reads the answers that came for it."""
+    def take_responses(self) -> None:
+        """Let every client take its responses."""
         self.generations_only_grow()
         for client in self.clients:
             if client.join is not None and client.join not in self.scene.waiting:
-                self.hear_join(client, client.join)
+                self.take_join_response(client, client.join)
             if client.sync is not None and client.sync not in self.scene.waiting:
-                self.hear_sync(client, client.sync)
+                self.take_sync_response(client, client.sync)
 
-    def hear_join(self, client: Client, ticket: Ticket) -> None:
+    def take_join_response(self, client: Client, ticket: Ticket) -> None:
         client.join = None
         answer = self.scene.answers.get(ticket)
         if answer is None:  # lost with a coordinator
@@ -87,7 +87,7 @@ class Groups(RuleBasedStateMachine):
             if answer.error_code != ErrorCode.REBALANCE_IN_PROGRESS:
                 client.member_id = ""
 
-    def hear_sync(self, client: Client, ticket: Ticket) -> None:
+    def take_sync_response(self, client: Client, ticket: Ticket) -> None:
         client.sync = None
         answer = self.scene.answers.get(ticket)
         if answer is None or answer.error_code != ErrorCode.NONE:
@@ -97,7 +97,7 @@ class Groups(RuleBasedStateMachine):
         meant = self.assigned[self.life, client.generation]
         assert answer.assignment == meant.get(who, b""), "not what this generation's leader meant for it"
 
-    # What they do
+    # Requests
 
     @rule(
         number=clients_st,
@@ -115,7 +115,7 @@ class Groups(RuleBasedStateMachine):
                 version=version,
                 rebalance_ms=rebalance_ms,
             )
-            self.listen()
+            self.take_responses()
 
     @rule(number=clients_st)
     def gives_up_waiting(self, number: int) -> None:
@@ -152,7 +152,7 @@ class Groups(RuleBasedStateMachine):
             assert (self.life, client.generation) not in self.assigned, "one generation was assigned twice"
             meant = {names[each]: words for each, words in assignments if each in names}
             self.assigned[self.life, client.generation] = meant
-        self.listen()
+        self.take_responses()
 
     @rule(number=clients_st)
     def sends_a_heartbeat(self, number: int) -> None:
@@ -165,7 +165,7 @@ class Groups(RuleBasedStateMachine):
         client = self.clients[number]
         with suppress(KafkaError):
             self.scene.leave((client.member_id, client.instance_id))
-        self.listen()
+        self.take_responses()
 
     @rule(offset=st.integers(0, 100), number=clients_st | st.none())
     def commits(self, offset: int, number: int | None) -> None:
@@ -183,24 +183,24 @@ class Groups(RuleBasedStateMachine):
 
     @rule(rounds=st.integers(1, 8), protocols=st.sampled_from([RANGE, RANGE, BOTH]))
     def behave(self, rounds: int, protocols: list[tuple[str, bytes]]) -> None:
-        """For a while all do what they are told; of the twins one is enough."""
+        """For a while all members behave; one of the two with the same instance is enough."""
         for _ in range(rounds):
             for client in self.clients[:4]:
                 self.behave_alone(client, protocols)
             self.scene.pass_time(500)
-            self.listen()
+            self.take_responses()
 
     @rule(number=clients_st, rounds=st.integers(1, 3))
     def behaves(self, number: int, rounds: int) -> None:
         for _ in range(rounds):
             self.behave_alone(self.clients[number], RANGE)
 
-    # What happens to them
+    # Events
 
     @rule(ms=st.sampled_from([1.0, 500.0, 1_000.0, SESSION_MS / 2, SESSION_MS, REBALANCE_MS]))
     def time_passes(self, ms: float) -> None:
         self.scene.pass_time(ms)
-        self.listen()
+        self.take_responses()
 
     @rule()
     def the_coordinator_fails_over(self) -> None:
@@ -219,22 +219,22 @@ class Groups(RuleBasedStateMachine):
 
     @rule()
     def the_topic_is_deleted(self) -> None:
-        told = [gone(self.scene, "t")]
-        self.scene.run(lambda: self.scene.machine.decide_topics_deleted(told, now=self.scene.now))
+        topics = [deleted_topic(self.scene, "t")]
+        self.scene.run(lambda: self.scene.machine.decide_topics_deleted(topics, now=self.scene.now))
         self.offset = None
 
     def forget(self) -> None:
         self.life += 1
         self.stored_generation = 0
 
-    # What holds
+    # Invariants
 
     @invariant()
     def generations_only_grow(self) -> None:
         stored = self.scene.machine.state.classic.get("g")
         if stored is None:
             if self.stored_generation and self.scene.machine.group("g") is None:
-                self.forget()  # empty, without offsets, it was forgotten
+                self.forget()  # empty and without offsets, it was removed
             return
         assert stored.generation >= self.stored_generation
         self.stored_generation = stored.generation
@@ -284,15 +284,15 @@ class Groups(RuleBasedStateMachine):
         assert not self.scene.waiting
 
     def check_replay(self) -> None:
-        """What is left of the log after compaction says the same."""
+        """Check that the compacted log leads to the same state."""
         compacted = dict(self.scene.log)
         again = replayed((key, value) for key, value in compacted.items() if value is not None)
         assert again.state == self.scene.machine.state
 
     def settle(self) -> None:
-        """Members that do what they are told end up in one stable generation, soon."""
+        """Well-behaved members end up in one stable generation, soon."""
         self.clients = [Client(None) for _ in range(3)]
-        self.time_passes(4 * REBALANCE_MS)  # whoever was there is gone
+        self.time_passes(4 * REBALANCE_MS)  # absent members expire
         self.behave(40, RANGE)
         generations = {client.synced_in for client in self.clients}
         assert len(generations) == 1
@@ -320,9 +320,9 @@ TestGroups.settings = settings(max_examples=100, stateful_step_count=40, deadlin
 
 
 def walk(seed: int, steps: int) -> Any:
-    """A long way through a life in which mostly things go well, so that what goes wrong meets a group at work."""
+    """Run many mostly successful steps, so that faults meet a working group."""
     random = Random(seed)
-    groups: Any = Groups()  # its rules are called as what they are, functions
+    groups: Any = Groups()  # its rules are called as the plain functions they are
     groups.rebalance_ms = random.choice(REBALANCES_MS)
     pick = random.choice
 
@@ -355,6 +355,6 @@ def walk(seed: int, steps: int) -> Any:
 
 @pytest.mark.proves("C2")
 @pytest.mark.parametrize("seed", range(40))
-def test_long_walks_end_well(seed: int) -> None:
+def test_long_runs_settle(seed: int) -> None:
     groups = walk(seed, 150)
-    assert len(groups.assigned) >= 4  # a walk on which little happened proves little
+    assert len(groups.assigned) >= 4  # a run with few generations proves little

@@ -1,4 +1,4 @@
-"""Static members (KIP-345): a restart costs no rebalance, and two of one name cannot both be members."""
+"""Static members (KIP-345): a restart causes no rebalance, and an instance id has one member."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -11,7 +11,7 @@ from moldau.machines.groups.classic.group import Phase
 from moldau.model.errors import ErrorCode
 
 
-def test_a_static_member_needs_no_second_join() -> None:
+def test_static_member_needs_no_second_join() -> None:
     scene = Scene()
     ticket = scene.send_join(instance_id="one")
     scene.pass_time(3_000)
@@ -20,7 +20,7 @@ def test_a_static_member_needs_no_second_join() -> None:
 
 
 @pytest.mark.proves("C5")
-def test_a_static_follower_that_restarts_gets_its_assignment_without_a_rebalance() -> None:
+def test_restarted_static_follower_gets_its_assignment_without_a_rebalance() -> None:
     scene = Scene()
     leader, follower = scene.settle("one", "two")
     answer = scene.answers[scene.send_join(instance_id="two")]
@@ -51,7 +51,7 @@ def test_static_leader_of_old_version_appears_as_follower() -> None:
     assert scene.group().leader == answer.member_id
 
 
-def test_a_full_group_has_room_for_a_static_member_that_restarts() -> None:
+def test_full_group_accepts_a_restarted_static_member() -> None:
     scene = Scene(GroupSettings(group_max_size=2))
     scene.settle("one", "two")
     assert scene.error(scene.send_join(instance_id="two")) == ErrorCode.NONE
@@ -59,7 +59,7 @@ def test_a_full_group_has_room_for_a_static_member_that_restarts() -> None:
 
 
 @pytest.mark.proves("C5")
-def test_after_a_restart_the_old_id_is_fenced() -> None:
+def test_old_id_is_fenced_after_a_restart() -> None:
     scene = Scene()
     _, follower = scene.settle("one", "two")
     scene.send_join(instance_id="two")
@@ -82,7 +82,7 @@ def test_join_waiting_under_the_old_id_is_fenced() -> None:
     assert scene.heartbeat(member_id, 1, instance_id="one") == ErrorCode.NONE
 
 
-def test_a_sync_that_waits_under_the_old_id_is_fenced() -> None:
+def test_sync_waiting_under_the_old_id_is_fenced() -> None:
     scene = Scene()
     tickets = [scene.send_join(instance_id=each) for each in ("one", "two")]
     scene.pass_time(6_000)
@@ -90,11 +90,11 @@ def test_a_sync_that_waits_under_the_old_id_is_fenced() -> None:
     sync = scene.send_sync(follower, 1, instance_id="two")
     ticket = scene.send_join(instance_id="two")
     assert scene.error(sync) == ErrorCode.FENCED_INSTANCE_ID
-    assert ticket in scene.waiting  # the leader may be assigning to the old id, so the generation is begun again
+    assert ticket in scene.waiting  # the leader may be assigning to the old id, so the generation is restarted
     assert scene.group().phase is Phase.PREPARING
 
 
-def test_a_restart_while_members_gather_just_joins() -> None:
+def test_restart_during_a_rebalance_joins_it() -> None:
     scene = Scene()
     leader, _ = scene.settle("one", "two")
     first = scene.send_join(leader, instance_id="one")
@@ -102,7 +102,7 @@ def test_a_restart_while_members_gather_just_joins() -> None:
     assert {scene.answers[each].generation_id for each in (first, second)} == {2}
 
 
-def test_a_restart_with_another_subscription_of_the_same_assignor_costs_no_rebalance() -> None:
+def test_restart_with_another_subscription_keeps_the_generation() -> None:
     scene = Scene()
     scene.settle("one", "two")
     scene.send_join(instance_id="two", protocols=[("range", b"other")])
@@ -111,7 +111,7 @@ def test_a_restart_with_another_subscription_of_the_same_assignor_costs_no_rebal
 
 
 @pytest.mark.proves("A1")
-def test_a_restart_that_the_log_could_not_hold_is_a_rebalance(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restart_that_the_log_could_not_hold_triggers_a_rebalance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("moldau.machines.groups.classic.group.DECISION_BYTES_MAX", 100)
     scene = Scene()
     leader, _ = scene.settle("one", "two")
@@ -121,7 +121,7 @@ def test_a_restart_that_the_log_could_not_hold_is_a_rebalance(monkeypatch: pytes
     assert scene.heartbeat(leader, 1) == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_restart_that_would_change_the_assignor_is_a_rebalance() -> None:
+def test_restart_that_changes_the_assignor_triggers_a_rebalance() -> None:
     scene = Scene()
     both = [("range", b""), ("sticky", b"")]
     leader, _ = scene.settle("one", "two", protocols=both)
@@ -131,7 +131,7 @@ def test_a_restart_that_would_change_the_assignor_is_a_rebalance() -> None:
     assert scene.answers[ticket].protocol_name == "sticky"
 
 
-def test_a_static_member_that_is_away_keeps_its_place_through_a_rebalance() -> None:
+def test_absent_static_member_stays_through_a_rebalance() -> None:
     scene = Scene()
     leader, away = scene.settle("one", "two", session_ms=5 * REBALANCE_MS)
     ticket = scene.send_join(leader, instance_id="one", session_ms=5 * REBALANCE_MS)
@@ -139,13 +139,13 @@ def test_a_static_member_that_is_away_keeps_its_place_through_a_rebalance() -> N
     answer = scene.answers[ticket]
     assert {each.member_id for each in answer.members} == {leader, away}
     scene.send_sync(leader, 2, [(leader, b"some"), (away, b"rest")])
-    scene.pass_time(2 * REBALANCE_MS)  # nobody waits for its sync either
+    scene.pass_time(2 * REBALANCE_MS)  # its sync is not awaited either
     assert scene.group().phase is Phase.STABLE
     back = scene.answers[scene.send_join(instance_id="two", session_ms=5 * REBALANCE_MS)]
     assert scene.answers[scene.send_sync(back.member_id, 2)].assignment == b"rest"
 
 
-def test_a_static_leader_that_is_away_does_not_lead_the_next_generation() -> None:
+def test_absent_static_leader_does_not_lead_the_next_generation() -> None:
     scene = Scene()
     _, follower = scene.settle("one", "two", session_ms=5 * REBALANCE_MS)
     ticket = scene.send_join(follower, instance_id="two", protocols=[("range", b"other")], session_ms=5 * REBALANCE_MS)
@@ -153,7 +153,7 @@ def test_a_static_leader_that_is_away_does_not_lead_the_next_generation() -> Non
     assert scene.answers[ticket].leader == follower
 
 
-def test_when_only_static_members_are_left_and_all_are_away_their_sessions_decide() -> None:
+def test_absent_static_members_remain_until_their_sessions_expire() -> None:
     scene = Scene()
     _, _, dynamic = scene.settle("one", "two", None, session_ms=3 * REBALANCE_MS)
     scene.leave((dynamic, None))
@@ -164,7 +164,7 @@ def test_when_only_static_members_are_left_and_all_are_away_their_sessions_decid
     assert not scene.machine.state.classic["g"].members
 
 
-def test_a_static_member_that_is_silent_for_a_session_is_out() -> None:
+def test_silent_static_member_expires() -> None:
     scene = Scene()
     leader, _ = scene.settle("one", "two")
     scene.pass_time(SESSION_MS - 1)
@@ -180,7 +180,7 @@ def test_unused_instance_id_is_unknown() -> None:
 
 
 @pytest.mark.proves("C5")
-def test_a_static_member_may_restart_after_a_failover() -> None:
+def test_static_member_may_restart_after_a_failover() -> None:
     scene = Scene()
     _, follower = scene.settle("one", "two")
     scene.elect()
@@ -192,7 +192,7 @@ def test_a_static_member_may_restart_after_a_failover() -> None:
 
 
 @pytest.mark.parametrize("phase", ["stable", "gathering"])
-def test_a_restart_keeps_the_session_alive(phase: str) -> None:
+def test_restart_extends_the_session(phase: str) -> None:
     scene = Scene()
     leader, _ = scene.settle("one", "two", rebalance_ms=3 * SESSION_MS)
     if phase == "gathering":
@@ -204,14 +204,14 @@ def test_a_restart_keeps_the_session_alive(phase: str) -> None:
 
 
 @pytest.mark.proves("C5", part="a newcomer gets its share")
-def test_static_members_without_any_patience_are_not_looked_for_all_the_time() -> None:
+def test_static_member_with_zero_rebalance_timeout_causes_no_busy_timer() -> None:
     scene = Scene()
     ticket = scene.send_join(instance_id="one", session_ms=1_800_000)
     scene.pass_time(3_000)
     member_id = scene.answers[ticket].member_id
     scene.send_sync(member_id, 1, [(member_id, b"all")], instance_id="one")
     scene.send_join(instance_id="one", session_ms=1_800_000, rebalance_ms=0)
-    scene.send_join(version=3, rebalance_ms=0)  # it is waited for no longer than the others are, and is alone then
+    scene.send_join(version=3, rebalance_ms=0)  # it is awaited no longer than the others, and is alone then
     looks = 0
     decide_timed_out = scene.machine.decide_timed_out
 

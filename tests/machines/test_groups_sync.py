@@ -1,4 +1,4 @@
-"""SyncGroup and Heartbeat to classic groups: how an assignment is settled, and how silence ends a membership."""
+"""SyncGroup and Heartbeat in classic groups: assignments and session timeouts."""
 
 import pytest
 from groups_scene import REBALANCE_MS, SESSION_MS, Scene
@@ -10,7 +10,7 @@ from moldau.wire import messages
 
 
 def gathered(scene: Scene, count: int = 2, **options: object) -> list[str]:
-    """A generation that waits for its leader: the ids of its members, the leader's first."""
+    """Return a generation that waits for its leader: the ids of its members, the leader's first."""
     tickets = [scene.enter(**options)[1] for _ in range(count)]
     while tickets[0] in scene.waiting:
         scene.pass_time(500)
@@ -59,21 +59,21 @@ def test_only_the_leader_assigns() -> None:
     assert scene.answers[ticket].assignment == b"some"
 
 
-def test_a_late_sync_finds_the_assignment() -> None:
+def test_late_sync_gets_the_assignment() -> None:
     scene = Scene()
     leader, follower = scene.settle(None, None)
     assert scene.answers[scene.send_sync(follower, 1)].assignment == follower.encode()
     assert scene.answers[scene.send_sync(leader, 1)].assignment == leader.encode()
 
 
-def test_a_leader_of_a_stable_group_does_not_assign_again() -> None:
+def test_leader_of_a_stable_group_does_not_assign_again() -> None:
     scene = Scene()
     leader, follower = scene.settle(None, None)
     scene.send_sync(leader, 1, [(leader, b"all of it")])
     assert scene.answers[scene.send_sync(follower, 1)].assignment == follower.encode()
 
 
-def test_of_two_syncs_of_one_member_the_later_counts() -> None:
+def test_later_sync_of_a_member_replaces_the_earlier() -> None:
     scene = Scene()
     leader, follower = gathered(scene)
     first, second = scene.send_sync(follower, 1), scene.send_sync(follower, 1)
@@ -89,7 +89,7 @@ def test_of_two_syncs_of_one_member_the_later_counts() -> None:
         ({"group_id": ""}, ErrorCode.INVALID_GROUP_ID),
         ({"group_id": "other"}, ErrorCode.UNKNOWN_MEMBER_ID),
         ({"member_id": "mallory"}, ErrorCode.UNKNOWN_MEMBER_ID),
-        ({"instance_id": "nobody"}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"instance_id": "unknown"}, ErrorCode.UNKNOWN_MEMBER_ID),
         ({"generation": 0}, ErrorCode.ILLEGAL_GENERATION),
         ({"generation": 2}, ErrorCode.ILLEGAL_GENERATION),
         ({"protocol_type": "connect"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
@@ -103,7 +103,7 @@ def test_sync_that_does_not_fit_the_generation_is_rejected(options: dict[str, ob
     assert scene.error(scene.send_sync(**{"member_id": leader, "generation": 1, **options})) == error  # type: ignore[arg-type]
 
 
-def test_a_sync_while_members_gather_sends_them_to_join() -> None:
+def test_sync_during_a_rebalance_requires_a_rejoin() -> None:
     scene = Scene()
     leader, follower = scene.settle(None, None)
     scene.send_join(leader)
@@ -129,7 +129,7 @@ def test_new_member_fails_waiting_syncs_with_rebalance() -> None:
     assert {scene.answers[each].generation_id for each in (ticket, *others)} == {2}
 
 
-def test_who_joins_and_does_not_sync_is_out() -> None:
+def test_member_that_does_not_sync_is_evicted() -> None:
     scene = Scene()
     leader, silent, follower = gathered(scene, 3, session_ms=5 * REBALANCE_MS)
     scene.send_sync(leader, 1)
@@ -142,7 +142,7 @@ def test_who_joins_and_does_not_sync_is_out() -> None:
     assert scene.heartbeat(follower, 1) == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_leader_that_never_assigns_is_out_and_another_leads() -> None:
+def test_leader_that_never_assigns_is_replaced() -> None:
     scene = Scene()
     leader, follower = gathered(scene, session_ms=5 * REBALANCE_MS)
     sync = scene.send_sync(follower, 1)
@@ -169,28 +169,28 @@ class TestHeartbeats:
             ({"group_id": "other"}, ErrorCode.UNKNOWN_MEMBER_ID),
             ({"member_id": "mallory"}, ErrorCode.UNKNOWN_MEMBER_ID),
             ({"member_id": ""}, ErrorCode.UNKNOWN_MEMBER_ID),
-            ({"instance_id": "nobody"}, ErrorCode.UNKNOWN_MEMBER_ID),
+            ({"instance_id": "unknown"}, ErrorCode.UNKNOWN_MEMBER_ID),
             ({"generation": 0}, ErrorCode.ILLEGAL_GENERATION),
             ({"generation": 2}, ErrorCode.ILLEGAL_GENERATION),
         ],
     )
-    def test_succeed_in_a_stable_group(self, options: dict[str, object], error: ErrorCode) -> None:
+    def test_heartbeat_checks_member_and_generation(self, options: dict[str, object], error: ErrorCode) -> None:
         scene = Scene()
         leader, _ = scene.settle(None, None)
         assert scene.heartbeat(**{"member_id": leader, "generation": 1, **options}) == error  # type: ignore[arg-type]
 
-    def test_of_pending_members_are_unknown(self) -> None:
+    def test_heartbeat_of_a_pending_member_is_unknown(self) -> None:
         scene = Scene()
         scene.settle()
         assert scene.heartbeat(scene.new_id(), 1) == ErrorCode.UNKNOWN_MEMBER_ID
 
-    def test_are_fine_while_the_leader_assigns(self) -> None:
+    def test_heartbeat_is_accepted_while_the_leader_assigns(self) -> None:
         scene = Scene()
         leader, follower = gathered(scene)
         assert [scene.heartbeat(each, 1) for each in (leader, follower)] == [0, 0]
 
     @pytest.mark.proves("C5")
-    def test_keep_a_session_alive_in_every_phase(self) -> None:
+    def test_heartbeats_extend_the_session_in_every_phase(self) -> None:
         scene = Scene()
         leader, follower = gathered(scene, rebalance_ms=4 * SESSION_MS)
         for _ in range(3):
@@ -204,14 +204,14 @@ class TestHeartbeats:
             assert scene.heartbeat(follower, 1) == ErrorCode.REBALANCE_IN_PROGRESS
         assert list(scene.group().members) == [leader, follower]
 
-    def test_write_nothing_and_move_no_timer(self) -> None:
+    def test_heartbeat_writes_nothing_and_moves_no_timer(self) -> None:
         scene = Scene()
         leader, _ = scene.settle(None, None)
         request = messages.HeartbeatRequest(group_id="g", member_id=leader, generation_id=1)
         decision = scene.machine.decide_heartbeat(request, scene.now_ms)
         assert (decision.records, decision.timers, decision.effects) == ((), (), ())
 
-    def test_missing_for_a_session_cost_the_membership(self) -> None:
+    def test_member_without_heartbeats_is_evicted(self) -> None:
         scene = Scene()
         leader, silent = scene.settle(None, None)
         scene.pass_time(SESSION_MS - 1)
@@ -221,7 +221,7 @@ class TestHeartbeats:
         assert scene.heartbeat(leader, 1) == ErrorCode.REBALANCE_IN_PROGRESS
         assert scene.heartbeat(silent, 1) == ErrorCode.UNKNOWN_MEMBER_ID
 
-    def test_missing_of_all_leave_the_group_empty(self) -> None:
+    def test_group_is_empty_once_all_members_expire(self) -> None:
         scene = Scene()
         scene.settle(None, None)
         scene.pass_time(SESSION_MS)
@@ -241,11 +241,11 @@ class TestHeartbeats:
         assert list(scene.group().members) == [patient]
 
 
-def test_a_node_that_stood_still_does_not_take_that_for_its_members_silence() -> None:
+def test_stalled_node_evicts_no_member() -> None:
     scene = Scene()
     leader, follower = scene.settle(None, None)
     pending = scene.new_id()
-    scene.now_ms += 3 * SESSION_MS  # and no timer went off
+    scene.now_ms += 3 * SESSION_MS  # and no timer fired
     scene.pass_time(0)
     assert [scene.heartbeat(each, 1) for each in (leader, follower)] == [0, 0]
     assert pending in scene.group().pending
@@ -264,7 +264,7 @@ def test_after_a_failover_sessions_restart_and_the_generation_continues() -> Non
     assert scene.answers[scene.send_join(follower)].leader == leader
 
 
-def test_after_a_failover_members_that_are_gone_lose_their_place() -> None:
+def test_absent_members_are_evicted_after_a_failover() -> None:
     scene = Scene()
     leader, follower = scene.settle(None, None)
     scene.elect()
@@ -274,7 +274,7 @@ def test_after_a_failover_members_that_are_gone_lose_their_place() -> None:
     assert follower not in scene.group().members
 
 
-def test_a_generation_whose_assignment_was_not_written_is_forgotten_by_a_failover() -> None:
+def test_unwritten_assignment_is_lost_in_a_failover() -> None:
     scene = Scene()
     leader, follower = scene.settle(None, None)
     scene.send_join(leader)

@@ -1,4 +1,4 @@
-"""What leaders may propose about those in sync with them."""
+"""AlterPartition: ISR proposals of leaders."""
 
 from collections.abc import Sequence
 
@@ -38,7 +38,7 @@ def proposal(
     recovery: int = RECOVERED,
     epochs: dict[int, int] | None = None,
 ) -> IsrProposal:
-    """Relative to how things are."""
+    """Build a proposal relative to the current state."""
     found = partition(scene)
     known = {each: broker.epoch for each, broker in scene.machine.image.brokers.items()}
     members = [(each, {**known, **(epochs or {})}.get(each, -1)) for each in isr]
@@ -115,7 +115,7 @@ def test_unknown_partition_and_stale_leader_are_rejected(scene: Scene) -> None:
 
 
 @pytest.mark.proves("H1")
-def test_a_replica_that_is_fenced_or_began_a_new_life_does_not_join(scene: Scene) -> None:
+def test_fenced_or_restarted_replica_does_not_join_the_isr(scene: Scene) -> None:
     propose(scene, proposal(scene, [1]))
     old = epoch_of(scene, 2)
     scene.register(2, b"j" * 16, is_clean=False)
@@ -127,11 +127,11 @@ def test_a_replica_that_is_fenced_or_began_a_new_life_does_not_join(scene: Scene
     assert propose(scene, proposal(scene, [1, 2, 3], epochs={3: 1})).error == ErrorCode.INELIGIBLE_REPLICA
 
 
-def test_a_proposal_without_epochs_counts(scene: Scene) -> None:
+def test_proposal_without_epochs_is_accepted(scene: Scene) -> None:
     assert propose(scene, proposal(scene, [1, 2], epochs={1: -1, 2: -1})).error == ErrorCode.NONE
 
 
-def test_a_leader_that_began_with_less_recovers_alone_first(scene: Scene) -> None:
+def test_recovering_leader_must_be_alone_in_the_isr_first(scene: Scene) -> None:
     for broker_id in (2, 3, 1):
         scene.register(broker_id, b"j" * 16, is_clean=False)
     for broker_id in (1, 2, 3):
@@ -146,7 +146,7 @@ def test_a_leader_that_began_with_less_recovers_alone_first(scene: Scene) -> Non
 
 
 @pytest.mark.proves("H5")
-def test_the_isr_that_completes_a_move_ends_the_leaders_epoch(scene: Scene) -> None:
+def test_isr_that_completes_a_reassignment_bumps_the_leader_epoch(scene: Scene) -> None:
     scene.add_broker(4)
     scene.run(scene.machine.decide_alter_reassignments([Reassignment("t", 0, [1, 2, 4])]))
     outcome = propose(scene, proposal(scene, [1, 2, 3, 4]))
@@ -155,7 +155,7 @@ def test_the_isr_that_completes_a_move_ends_the_leaders_epoch(scene: Scene) -> N
     assert (found.replicas, found.isr, found.leader, found.leader_epoch) == ((1, 2, 4), (1, 2, 4), 1, 1)
 
 
-def test_the_isr_that_completes_a_move_away_from_the_leader_elects_another(scene: Scene) -> None:
+def test_isr_that_completes_a_move_off_the_leader_elects_another(scene: Scene) -> None:
     scene.add_broker(4)
     scene.run(scene.machine.decide_alter_reassignments([Reassignment("t", 0, [4, 2])]))
     outcome = propose(scene, proposal(scene, [1, 2, 3, 4]))

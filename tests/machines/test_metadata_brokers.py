@@ -38,7 +38,7 @@ def partition(scene: Scene, topic: str = "t", index: int = 0) -> PartitionImage:
     return found
 
 
-def test_a_broker_registers_fenced_with_the_offset_of_its_record_as_epoch() -> None:
+def test_broker_registers_fenced_with_its_record_offset_as_epoch() -> None:
     scene = Scene(brokers=0)
     offset = len(scene.log)
     assert scene.register(1) == offset
@@ -50,7 +50,7 @@ def test_a_broker_registers_fenced_with_the_offset_of_its_record_as_epoch() -> N
     assert not scene.machine.image.is_active(2)
 
 
-def test_the_same_life_of_a_broker_keeps_its_epoch_and_its_leaderships() -> None:
+def test_same_incarnation_keeps_its_epoch_and_leaderships() -> None:
     scene = Scene()
     scene.create_one(NewTopic("t"))
     epoch = scene.machine.image.brokers[1].epoch
@@ -59,7 +59,7 @@ def test_the_same_life_of_a_broker_keeps_its_epoch_and_its_leaderships() -> None
     assert partition(scene).leader == 1
 
 
-def test_a_new_life_of_a_broker_has_a_greater_epoch_and_leads_again_once_it_is_unfenced() -> None:
+def test_new_incarnation_has_a_greater_epoch_and_leads_once_unfenced() -> None:
     scene = Scene()
     scene.create_one(NewTopic("t", 3))
     old = scene.machine.image.brokers[1].epoch
@@ -72,7 +72,7 @@ def test_a_new_life_of_a_broker_has_a_greater_epoch_and_leads_again_once_it_is_u
     assert partition(scene).partition_epoch == 2
 
 
-def test_leaderships_move_within_the_isr_when_a_broker_is_fenced_and_come_back_by_election_only() -> None:
+def test_fencing_moves_leaderships_and_only_elections_move_them_back() -> None:
     scene = Scene(brokers=3)
     scene.create_one(NewTopic("t", assignments=[(0, [1, 2, 3])]))
     epoch = scene.machine.image.brokers[1].epoch
@@ -82,7 +82,7 @@ def test_leaderships_move_within_the_isr_when_a_broker_is_fenced_and_come_back_b
     assert (partition(scene).leader, partition(scene).isr) == (2, (2, 3))
 
 
-def test_without_eligible_replicas_the_last_one_in_sync_stays_so_without_leading() -> None:
+def test_last_in_sync_replica_stays_in_the_isr_without_leading() -> None:
     scene = Scene(brokers=2, has_elr=False)
     scene.create_one(NewTopic("t", assignments=[(0, [1, 2])]))
     for broker_id in (1, 2):
@@ -94,7 +94,7 @@ def test_without_eligible_replicas_the_last_one_in_sync_stays_so_without_leading
     assert partition(scene).leader == 2
 
 
-def test_a_follower_that_is_fenced_leaves_the_isr_and_the_leader_keeps_its_epoch() -> None:
+def test_fenced_follower_leaves_the_isr_and_the_leader_keeps_its_epoch() -> None:
     scene = Scene(brokers=2)
     scene.create_one(NewTopic("t", assignments=[(0, [1, 2])]))
     scene.run(scene.machine.decide_fence_broker(2, scene.machine.image.brokers[2].epoch))
@@ -102,7 +102,7 @@ def test_a_follower_that_is_fenced_leaves_the_isr_and_the_leader_keeps_its_epoch
     assert (found.leader, found.isr, found.leader_epoch, found.partition_epoch) == (1, (1,), 0, 1)
 
 
-def test_fencing_twice_and_unfencing_twice_is_done_once() -> None:
+def test_repeated_fencing_and_unfencing_writes_one_record() -> None:
     scene = Scene()
     epoch = scene.machine.image.brokers[1].epoch
     assert not scene.machine.decide_unfence_broker(1, epoch).records
@@ -111,14 +111,14 @@ def test_fencing_twice_and_unfencing_twice_is_done_once() -> None:
 
 
 @pytest.mark.proves("H3")
-def test_a_broker_id_is_taken_while_its_session_lasts() -> None:
+def test_broker_id_is_in_use_while_its_session_lasts() -> None:
     scene = Scene()
     epoch = scene.machine.image.brokers[1].epoch
     scene.run(scene.machine.decide_broker_heartbeat(BrokerHeartbeat(1, epoch, 99), 0.0))
     with pytest.raises(DuplicateBrokerRegistration):
         scene.register(1, b"j" * 16, folder=b"f" * 16)
     assert scene.register(1) == epoch
-    assert scene.register(1, b"j" * 16) > epoch  # in the same folder, which the old life must have left
+    assert scene.register(1, b"j" * 16) > epoch  # in the same folder, which the old incarnation must have released
 
 
 def test_broker_without_the_finalized_level_is_rejected() -> None:
@@ -153,7 +153,7 @@ def test_stale_or_unknown_broker_epoch_is_rejected() -> None:
             scene.machine.decide_allocate_producer_ids(broker_id, epoch)
 
 
-def test_a_broker_that_is_unregistered_is_gone() -> None:
+def test_unregistered_broker_is_removed() -> None:
     scene = Scene(brokers=2)
     scene.create_one(NewTopic("t", assignments=[(0, [1, 2])]))
     scene.run(scene.machine.decide_unregister_broker(1))
@@ -167,7 +167,7 @@ def test_a_broker_that_is_unregistered_is_gone() -> None:
 
 
 @pytest.mark.proves("P2")
-def test_producer_ids_come_in_blocks_that_follow_each_other() -> None:
+def test_producer_id_blocks_are_consecutive() -> None:
     scene = Scene(brokers=2)
     blocks = [
         scene.run(scene.machine.decide_allocate_producer_ids(broker, scene.machine.image.brokers[broker].epoch))
@@ -176,7 +176,7 @@ def test_producer_ids_come_in_blocks_that_follow_each_other() -> None:
     assert blocks == [ProducerIdBlock(first, BLOCK_LENGTH) for first in (0, 1000, 2000)]
 
 
-def test_producer_ids_end_with_the_64_bits_they_have() -> None:
+def test_producer_ids_end_at_64_bits() -> None:
     scene = Scene()
     record = messages.ProducerIdsRecord(broker_id=1, broker_epoch=1, next_producer_id=PRODUCER_ID_MAX - 1000)
     scene.machine.apply(record, 99)
@@ -189,7 +189,7 @@ def test_producer_ids_end_with_the_64_bits_they_have() -> None:
 # Features
 
 
-def test_a_new_cluster_begins_at_the_level_of_this_software() -> None:
+def test_new_cluster_starts_at_the_level_of_this_software() -> None:
     scene = Scene(brokers=0)
     assert scene.machine.image.features == {
         METADATA_VERSION_FEATURE: METADATA_VERSION,
@@ -228,7 +228,7 @@ def test_feature_downgrade_needs_an_explicit_upgrade_type() -> None:
     assert outcome.message.endswith("Can't downgrade to a newer version.")
 
 
-def test_eligible_replicas_need_a_level_that_can_name_them() -> None:
+def test_eligible_replicas_need_a_metadata_level_that_supports_them() -> None:
     scene = Scene()
     down = FeatureUpdate(METADATA_VERSION_FEATURE, METADATA_VERSION_LOWEST, UpgradeType.SAFE_DOWNGRADE)
     (outcome,) = scene.run(scene.machine.decide_update_features([down]))
@@ -270,7 +270,7 @@ def test_level_that_a_registered_broker_lacks_is_rejected() -> None:
 
 @pytest.mark.proves("H6")
 def test_level_that_a_registered_controller_lacks_is_rejected() -> None:
-    """It would read the level in the log, and could not go on."""
+    """It could not continue after it read the level in the log."""
     scene = Scene()
     old = {METADATA_VERSION_FEATURE: VersionRange(1, METADATA_VERSION)}
     scene.run(scene.machine.decide_register_controller(ControllerImage(7, b"c" * 16, (), old)))

@@ -1,4 +1,4 @@
-"""Altering configs of topics and brokers, the new way and the old."""
+"""AlterConfigs and IncrementalAlterConfigs of topics and brokers."""
 
 import pytest
 from metadata_scene import Scene
@@ -43,7 +43,7 @@ def configs(scene: Scene, resource: Resource = TOPIC) -> dict[str, str]:
 
 
 @pytest.mark.proves("T1")
-def test_configs_are_set_and_deleted_one_by_one(scene: Scene) -> None:
+def test_configs_are_set_and_deleted_individually(scene: Scene) -> None:
     alter(scene, TOPIC, ("segment.bytes", Operation.SET, "7"))
     assert configs(scene) == {"retention.ms": "1000", "segment.bytes": "7"}
     alter(scene, TOPIC, ("retention.ms", Operation.DELETE, None), ("segment.bytes", Operation.SET, "8"))
@@ -52,7 +52,7 @@ def test_configs_are_set_and_deleted_one_by_one(scene: Scene) -> None:
     assert TOPIC not in scene.machine.image.configs
 
 
-def test_a_controller_that_is_no_broker_has_configs_too(scene: Scene) -> None:
+def test_dedicated_controller_has_configs(scene: Scene) -> None:
     alone = Resource(ResourceType.BROKER, "7")
     assert alter(scene, alone, ("log.cleaner.threads", Operation.SET, "2")).error == ErrorCode.BROKER_ID_NOT_REGISTERED
     scene.run(scene.machine.decide_register_controller(ControllerImage(7, bytes(16), (), SUPPORTED_FEATURES)))
@@ -61,7 +61,7 @@ def test_a_controller_that_is_no_broker_has_configs_too(scene: Scene) -> None:
 
 
 @pytest.mark.proves("T1")
-def test_lists_are_appended_to_and_subtracted_from_starting_at_their_default(scene: Scene) -> None:
+def test_list_operations_start_from_the_default(scene: Scene) -> None:
     alter(scene, TOPIC, ("cleanup.policy", Operation.APPEND, "compact,delete"))
     assert configs(scene)["cleanup.policy"] == "delete,compact"
     alter(scene, TOPIC, ("cleanup.policy", Operation.SUBTRACT, "delete"))
@@ -70,13 +70,13 @@ def test_lists_are_appended_to_and_subtracted_from_starting_at_their_default(sce
     assert configs(scene)["cleanup.policy"] == ""
 
 
-def test_a_list_that_was_emptied_is_not_its_default(scene: Scene) -> None:
+def test_emptied_list_is_not_the_default(scene: Scene) -> None:
     alter(scene, TOPIC, ("cleanup.policy", Operation.SET, ""))
     alter(scene, TOPIC, ("cleanup.policy", Operation.APPEND, "compact"))
     assert configs(scene)["cleanup.policy"] == "compact"
 
 
-def test_an_unchanged_value_makes_a_record_for_a_broker_only(scene: Scene) -> None:
+def test_unchanged_value_is_recorded_for_a_broker_only(scene: Scene) -> None:
     length = len(scene.log)
     alter(scene, TOPIC, ("retention.ms", Operation.SET, "1000"))
     assert len(scene.log) == length
@@ -85,7 +85,7 @@ def test_an_unchanged_value_makes_a_record_for_a_broker_only(scene: Scene) -> No
     assert len(scene.log) == length + 2
 
 
-def test_brokers_have_configs_of_their_own_and_together(scene: Scene) -> None:
+def test_brokers_have_individual_and_cluster_wide_configs(scene: Scene) -> None:
     alter(scene, BROKER, ("log.cleaner.threads", Operation.SET, "2"))
     alter(scene, ALL_BROKERS, ("log.cleaner.threads", Operation.SET, "3"))
     image = scene.machine.image
@@ -133,7 +133,7 @@ def test_invalid_config_alteration_is_rejected_as_a_whole(
     assert len(scene.log) == length
 
 
-def test_resources_are_altered_each_by_itself_and_may_be_named_once(scene: Scene) -> None:
+def test_resources_are_altered_individually_and_named_once(scene: Scene) -> None:
     step = [ConfigChange("segment.bytes", Operation.SET, "1")]
     alterations = [
         Alteration(TOPIC, step),
@@ -148,7 +148,7 @@ def test_resources_are_altered_each_by_itself_and_may_be_named_once(scene: Scene
     assert configs(scene, BROKER) == {}
 
 
-# The old way
+# AlterConfigs
 
 
 def replace(
@@ -160,7 +160,7 @@ def replace(
 
 
 @pytest.mark.proves("T1")
-def test_the_old_way_replaces_everything_a_resource_has(scene: Scene) -> None:
+def test_alter_configs_replaces_all_configs(scene: Scene) -> None:
     assert not replace(scene, TOPIC, ("segment.bytes", "3"), ("cleanup.policy", "compact"), validate_only=True)
     assert configs(scene) == {"retention.ms": "1000"}
     assert not replace(scene, TOPIC, ("segment.bytes", "3"), ("cleanup.policy", "compact"))
@@ -178,7 +178,7 @@ def test_the_old_way_replaces_everything_a_resource_has(scene: Scene) -> None:
         (Resource(ResourceType.TOPIC, "x"), [], 3),
     ],
 )
-def test_the_old_way_rejects_like_the_new(
+def test_alter_configs_rejects_like_incremental_alter_configs(
     scene: Scene, resource: Resource, values: list[tuple[str, str | None]], code: int
 ) -> None:
     assert replace(scene, resource, *values) == code

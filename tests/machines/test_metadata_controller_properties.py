@@ -1,4 +1,4 @@
-"""Whatever befalls brokers and controllers in whatever order: nothing acknowledged is lost, and everything heals."""
+"""Random events of brokers and controllers: no acknowledged record is lost, and the cluster recovers."""
 
 from collections.abc import Callable
 
@@ -27,7 +27,7 @@ def on_broker(act: Callable[[Model, int], object]) -> st.SearchStrategy[Event]:
     return st.builds(lambda broker_id: lambda model: act(model, broker_id), BROKER)
 
 
-def everybody(act: Callable[[Model, int], object]) -> st.SearchStrategy[Event]:
+def on_all_brokers(act: Callable[[Model, int], object]) -> st.SearchStrategy[Event]:
     return st.just(lambda model: [act(model, broker_id) for broker_id in BROKERS])
 
 
@@ -38,9 +38,9 @@ def on_index(act: Callable[[Model, int, int], object]) -> st.SearchStrategy[Even
 ORDINARY: list[st.SearchStrategy[Event]] = [
     st.just(Model.catch_up),
     on_broker(Model.learn),
-    everybody(Model.learn),
+    on_all_brokers(Model.learn),
     on_broker(Model.beat),
-    everybody(Model.beat),
+    on_all_brokers(Model.beat),
     st.builds(lambda b, i: lambda model: model.write(b, i), BROKER, INDEX),
     on_index(Model.write),
     st.builds(lambda b, i: lambda model: model.fetch(b, i), BROKER, INDEX),
@@ -84,18 +84,18 @@ def play(model: Model, events: list[Event]) -> None:
 @pytest.mark.proves("H3")
 @settings(max_examples=250, deadline=None)
 @given(EVENTS)
-def test_nothing_acknowledged_is_lost_and_everything_is_led_again(events: list[Event]) -> None:
+def test_no_acknowledged_record_is_lost_and_all_partitions_recover(events: list[Event]) -> None:
     play(Model(), events)
 
 
 @settings(max_examples=100, deadline=None)
 @given(EVENTS)
-def test_without_eligible_replicas_nothing_acknowledged_is_lost_either(events: list[Event]) -> None:
+def test_no_acknowledged_record_is_lost_without_eligible_replicas(events: list[Event]) -> None:
     play(Model(has_elr=False), events)
 
 
 @pytest.mark.proves("H4")
 @settings(max_examples=100, deadline=None)
 @given(ALL_EVENTS)
-def test_where_loss_is_accepted_the_metadata_stays_sound(events: list[Event]) -> None:
+def test_metadata_stays_consistent_where_loss_is_allowed(events: list[Event]) -> None:
     play(Model(), events)

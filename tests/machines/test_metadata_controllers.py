@@ -1,4 +1,4 @@
-"""Controllers register where they are reached, once for each life, and only if they understand the cluster."""
+"""Controller registration: once per incarnation, and only with the required features."""
 
 import pytest
 from metadata_scene import Scene
@@ -15,13 +15,13 @@ def controller(incarnation: int = 1, controller_id: int = 7) -> ControllerImage:
     return ControllerImage(controller_id, bytes([incarnation]) * 16, (WHERE,), SUPPORTED_FEATURES)
 
 
-def test_a_controller_is_in_the_image_as_it_registered() -> None:
+def test_registered_controller_is_in_the_image() -> None:
     scene = Scene()
     scene.run(scene.machine.decide_register_controller(controller()))
     assert scene.machine.image.controllers == {7: controller()}
 
 
-def test_the_same_registration_is_written_once_and_another_life_again() -> None:
+def test_registration_is_written_once_per_incarnation() -> None:
     scene = Scene()
     scene.run(scene.machine.decide_register_controller(controller()))
     assert not scene.machine.decide_register_controller(controller()).records

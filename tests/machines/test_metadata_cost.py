@@ -1,4 +1,4 @@
-"""What the controller's work costs, by how much it looks at: everybody waits while it decides."""
+"""The cost of the controller's decisions: the controller handles one at a time."""
 
 import sys
 from collections.abc import Callable
@@ -13,10 +13,10 @@ CALLS_PER_CHANGE_MAX = 60
 
 
 def calls(act: Callable[[], object]) -> int:
-    """How many functions of Python are called: the same on any machine."""
+    """Return the number of Python function calls: the same on any machine."""
     count = 0
 
-    def note(frame: FrameType, event: str, argument: object) -> None:  # noqa: ARG001 - as Python asks for it
+    def note(frame: FrameType, event: str, argument: object) -> None:  # noqa: ARG001 - Python's signature
         nonlocal count
         count += event == "call"
 
@@ -29,7 +29,7 @@ def calls(act: Callable[[], object]) -> int:
 
 
 def scene_with(partitions: int) -> Scene:
-    """Brokers 1 to 3 hold all of them, broker 4 two."""
+    """Brokers 1 to 3 have all partitions, broker 4 has two."""
     scene = Scene(brokers=4)
     spread = [(index, [1 + index % 3, 1 + (index + 1) % 3, 1 + (index + 2) % 3]) for index in range(partitions)]
     scene.create_one(NewTopic("t", assignments=spread))
@@ -38,7 +38,7 @@ def scene_with(partitions: int) -> Scene:
     return scene
 
 
-def test_a_broker_that_leaves_costs_what_it_holds_and_no_more() -> None:
+def test_departing_broker_costs_only_its_own_partitions() -> None:
     scene = scene_with(PARTITIONS)
     epochs = {each: broker.epoch for each, broker in scene.machine.image.brokers.items()}
     few = calls(lambda: scene.machine.decide_fence_broker(4, epochs[4]))
@@ -47,7 +47,7 @@ def test_a_broker_that_leaves_costs_what_it_holds_and_no_more() -> None:
     assert many < PARTITIONS * CALLS_PER_CHANGE_MAX
 
 
-def test_a_heartbeat_costs_the_same_however_large_the_cluster() -> None:
+def test_heartbeat_cost_is_independent_of_the_cluster_size() -> None:
     def cost(partitions: int) -> int:
         scene = scene_with(partitions)
         heartbeat = BrokerHeartbeat(1, scene.machine.image.brokers[1].epoch, 10**6)
@@ -57,7 +57,7 @@ def test_a_heartbeat_costs_the_same_however_large_the_cluster() -> None:
     assert cost(PARTITIONS) == cost(10) < 20
 
 
-def test_a_broker_that_comes_back_costs_what_waits_for_it() -> None:
+def test_returning_broker_costs_only_its_waiting_partitions() -> None:
     scene = scene_with(PARTITIONS)
     epoch = scene.machine.image.brokers[1].epoch
     scene.run(scene.machine.decide_fence_broker(1, epoch))

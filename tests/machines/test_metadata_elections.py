@@ -1,4 +1,4 @@
-"""Who leads when brokers leave, come back, or come back with less than they had."""
+"""Leader elections when brokers leave, return, or return after data loss."""
 
 import pytest
 from metadata_scene import Scene
@@ -92,7 +92,7 @@ def test_min_isr_of_one_leaves_the_elr_empty() -> None:
 
 
 @pytest.mark.proves("H3")
-def test_a_replica_that_may_have_lost_something_is_neither_in_sync_nor_eligible() -> None:
+def test_replica_after_an_unclean_shutdown_is_neither_in_sync_nor_eligible() -> None:
     scene = scene_with([1, 2, 3], (MIN_ISR, "2"))
     restart(scene, 1, is_clean=False)
     assert standing(scene) == (2, (2, 3), (), ())
@@ -103,7 +103,7 @@ def test_a_replica_that_may_have_lost_something_is_neither_in_sync_nor_eligible(
 
 
 @pytest.mark.proves("H3")
-def test_a_replica_that_comes_back_with_all_it_had_stays_eligible() -> None:
+def test_replica_after_a_clean_shutdown_stays_eligible() -> None:
     scene = scene_with([1, 2], (MIN_ISR, "2"))
     scene.register(1, b"j" * 16, is_clean=True)
     assert standing(scene) == (2, (2,), (1,), ())
@@ -113,7 +113,7 @@ def test_a_replica_that_comes_back_with_all_it_had_stays_eligible() -> None:
 
 
 @pytest.mark.proves("H3")
-def test_when_all_came_back_with_less_the_last_leader_leads_again() -> None:
+def test_last_known_leader_is_elected_when_all_lost_data() -> None:
     scene = scene_with([1, 2, 3], (MIN_ISR, "2"))
     for broker_id in (1, 3, 2):
         scene.register(broker_id, b"j" * 16, is_clean=False)
@@ -126,7 +126,7 @@ def test_when_all_came_back_with_less_the_last_leader_leads_again() -> None:
 
 
 @pytest.mark.proves("H3")
-def test_the_last_leader_does_not_lead_with_less_than_another_has() -> None:
+def test_last_known_leader_is_not_elected_before_an_eligible_replica() -> None:
     scene = scene_with([1, 2, 3], (MIN_ISR, "2"))
     fence(scene, 3, 1)
     restart(scene, 2, is_clean=False)
@@ -135,7 +135,7 @@ def test_the_last_leader_does_not_lead_with_less_than_another_has() -> None:
     assert standing(scene) == (1, (1,), (), ())
 
 
-def test_without_eligible_replicas_the_last_in_sync_is_waited_for_even_if_it_lost_something() -> None:
+def test_last_in_sync_replica_is_awaited_even_after_data_loss() -> None:
     scene = scene_with([1, 2, 3], has_elr=False)
     restart(scene, 1, is_clean=False)
     assert standing(scene) == (2, (2, 3), (), ())
@@ -149,7 +149,7 @@ def test_without_eligible_replicas_the_last_in_sync_is_waited_for_even_if_it_los
 
 @pytest.mark.proves("H4")
 @pytest.mark.parametrize("has_elr", [True, False])
-def test_only_where_loss_is_accepted_a_replica_that_lacks_something_leads(has_elr: bool) -> None:
+def test_incomplete_replica_leads_only_with_unclean_elections(has_elr: bool) -> None:
     scene = scene_with([1, 2, 3], has_elr=has_elr)
     fence(scene, 2, 1, 3)
     unfence(scene, 2)
@@ -161,7 +161,7 @@ def test_only_where_loss_is_accepted_a_replica_that_lacks_something_leads(has_el
     assert partition(scene).leader_recovery_state == RECOVERING
 
 
-def test_loss_is_accepted_for_all_topics_at_once_or_by_the_controllers_own_settings() -> None:
+def test_unclean_elections_are_enabled_for_all_topics_or_the_controller() -> None:
     scene = scene_with([1, 2])
     assert alter(scene, ALL_BROKERS, UNCLEAN, "true") is None
     fence(scene, 2, 1)
@@ -169,7 +169,7 @@ def test_loss_is_accepted_for_all_topics_at_once_or_by_the_controllers_own_setti
     assert partition(scene).leader == 2
 
 
-def test_an_unregistered_broker_leads_nothing_and_comes_back_with_nothing() -> None:
+def test_unregistered_broker_leads_nothing_and_returns_empty() -> None:
     scene = scene_with([1, 2], (MIN_ISR, "2"))
     scene.run(scene.machine.decide_unregister_broker(1))
     assert standing(scene) == (2, (2,), (1,), ())
@@ -177,7 +177,7 @@ def test_an_unregistered_broker_leads_nothing_and_comes_back_with_nothing() -> N
     assert standing(scene) == (2, (2,), (), ())
 
 
-# What eligible replicas need
+# Min ISR of eligible replicas
 
 
 @pytest.mark.proves("H2")
@@ -191,7 +191,7 @@ def test_lower_min_isr_clears_the_elr() -> None:
     assert partition(scene).partition_epoch == epoch + 1
 
 
-def test_a_partition_without_a_leader_keeps_its_eligible_replicas_when_the_number_is_lowered() -> None:
+def test_leaderless_partition_keeps_its_elr_when_min_isr_is_lowered() -> None:
     scene = scene_with([1, 2], (MIN_ISR, "2"))
     fence(scene, 2, 1)
     assert alter(scene, TOPIC, MIN_ISR, None) is None
@@ -207,7 +207,7 @@ def test_leader_with_sufficient_isr_clears_the_elr() -> None:
     assert standing(scene) == (1, (1,), (), ())  # it acknowledges alone, and 2 lacks that
 
 
-def test_a_leader_that_took_over_is_waited_for_like_the_first() -> None:
+def test_second_leader_is_awaited_like_the_first() -> None:
     scene = scene_with([1, 2, 3])
     fence(scene, 1)
     restart(scene, 1, is_clean=True)
@@ -217,18 +217,18 @@ def test_a_leader_that_took_over_is_waited_for_like_the_first() -> None:
 
 
 @pytest.mark.proves("H2")
-def test_with_a_greater_number_a_leader_must_know_it_before_it_changes_its_isr() -> None:
+def test_raised_min_isr_bumps_the_partition_epoch() -> None:
     scene = scene_with([1, 2])
     epoch = partition(scene).partition_epoch
     assert alter(scene, ALL_BROKERS, MIN_ISR, "2") is None
     assert partition(scene).partition_epoch == epoch + 1
     assert partition(scene).leader_epoch == 0
-    assert alter(scene, TOPIC, MIN_ISR, "2") is None  # the same by another name
+    assert alter(scene, TOPIC, MIN_ISR, "2") is None  # the same through the topic config
     assert partition(scene).partition_epoch == epoch + 1
 
 
 @pytest.mark.proves("H2")
-def test_all_brokers_count_by_one_number_while_there_are_eligible_replicas() -> None:
+def test_min_isr_is_cluster_wide_while_elr_is_enabled() -> None:
     scene = scene_with([1, 2])
     broker = Resource(ResourceType.BROKER, "1")
     assert alter(scene, broker, MIN_ISR, "2") == f"Broker-level {MIN_ISR} cannot be altered while ELR is enabled."
@@ -244,7 +244,7 @@ def switch(scene: Scene, level: int) -> None:
 
 
 @pytest.mark.proves("H2")
-def test_when_eligible_replicas_are_switched_on_leaders_must_know_it_before_they_change_their_isr() -> None:
+def test_enabling_elr_bumps_the_partition_epoch() -> None:
     scene = scene_with([1, 2], has_elr=False)
     broker = Resource(ResourceType.BROKER, "1")
     assert alter(scene, broker, MIN_ISR, "2") is None
@@ -257,8 +257,8 @@ def test_when_eligible_replicas_are_switched_on_leaders_must_know_it_before_they
 
 
 @pytest.mark.proves("H4")
-def test_the_last_in_sync_is_waited_for_when_it_lost_something_after_eligible_replicas_were_switched_on() -> None:
-    """Nobody was remembered as the last leader before, and the first replica of all may have nothing."""
+def test_last_in_sync_replica_is_awaited_after_elr_is_enabled() -> None:
+    """No last known leader was recorded before, and the first replica may be empty."""
     scene = scene_with([1, 2, 3], has_elr=False)
     fence(scene, 1, 2, 3)
     assert standing(scene) == (-1, (3,), (), ())
@@ -273,7 +273,7 @@ def test_the_last_in_sync_is_waited_for_when_it_lost_something_after_eligible_re
 
 
 @pytest.mark.proves("H2")
-def test_when_eligible_replicas_are_switched_off_only_those_that_are_waited_for_remain() -> None:
+def test_disabling_elr_keeps_only_the_awaited_replicas() -> None:
     scene = scene_with([1, 2], (MIN_ISR, "2"))
     scene.create_one(NewTopic("u", assignments=[(0, [2, 1])], configs=[(MIN_ISR, "2")]))
     fence(scene, 2, 1)
@@ -290,7 +290,7 @@ def test_when_eligible_replicas_are_switched_off_only_those_that_are_waited_for_
     assert standing(scene) == (2, (2,), (), ())
 
 
-def test_a_record_that_clears_eligible_replicas_is_understood() -> None:
+def test_clear_elr_record_is_applied() -> None:
     scene = scene_with([1, 2], (MIN_ISR, "2"))
     fence(scene, 2, 1)
     for name in ("t", ""):

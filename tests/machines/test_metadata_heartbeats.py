@@ -1,4 +1,4 @@
-"""Brokers are heard of, or are not: who serves, who is fenced, who may stop."""
+"""Broker heartbeats: unfencing, fencing, controlled shutdown."""
 
 import pytest
 from metadata_scene import Scene
@@ -27,7 +27,7 @@ def beat(
 
 
 @pytest.mark.proves("H3")
-def test_a_broker_serves_once_it_has_caught_up_with_its_registration() -> None:
+def test_broker_is_unfenced_once_it_has_caught_up_with_its_registration() -> None:
     scene = Scene(brokers=0)
     epoch = scene.register(1)
     assert beat(scene, 1, offset=epoch - 1) == (False, True, False)
@@ -48,7 +48,7 @@ def test_heartbeat_with_stale_broker_epoch_is_rejected() -> None:
 
 
 @pytest.mark.proves("H3")
-def test_a_silent_broker_is_fenced_when_its_session_ends_and_others_lead() -> None:
+def test_silent_broker_is_fenced_at_its_session_timeout() -> None:
     scene = Scene(brokers=2)
     scene.create_one(NewTopic("t", assignments=[(0, [1, 2])]))
     beat(scene, 1, 0.0)
@@ -72,12 +72,12 @@ def test_keepalive_writes_nothing_and_sets_no_timer() -> None:
 
 
 @pytest.mark.proves("H3")
-def test_the_only_broker_is_not_fenced_for_its_silence_until_there_is_another() -> None:
+def test_only_broker_is_not_fenced_for_silence() -> None:
     scene = Scene()
     beat(scene, 1, 0.0)
     assert scene.time_out(SessionEnded(1), SESSION_MS) == [SetTimer(SessionEnded(1), SESSION_MS)]
     assert scene.machine.image.is_active(1)
-    scene.add_broker(2)  # since just now there is a reason to be heard of
+    scene.add_broker(2)  # from now on heartbeats are required
     assert scene.time_out(SessionEnded(1), 2 * SESSION_MS) == [SetTimer(SessionEnded(1), SESSION_MS)]
     assert scene.machine.image.is_active(1)
     assert scene.time_out(SessionEnded(1), 3 * SESSION_MS) == []
@@ -94,12 +94,12 @@ def test_stalled_controller_processes_heartbeats_before_fencing() -> None:
         assert scene.machine.image.is_active(broker_id)
     beat(scene, 1, 60_000.0)  # was sent long ago, and not read
     assert scene.time_out(SessionEnded(1), 61_000.0) == [SetTimer(SessionEnded(1), 8_000.0)]
-    assert scene.time_out(SessionEnded(2), 70_000.0) == []  # late once more, but it had its chance
+    assert scene.time_out(SessionEnded(2), 70_000.0) == []  # late again, but it had its chance
     assert (scene.machine.image.is_active(1), scene.machine.image.is_active(2)) == (True, False)
 
 
 @pytest.mark.proves("H3")
-def test_a_new_controller_grants_every_broker_a_session_in_full() -> None:
+def test_new_controller_grants_every_broker_a_full_session() -> None:
     scene = Scene(brokers=2)
     beat(scene, 2, fence=True)
     elected = scene.machine.decide_elected(50_000.0)
@@ -109,7 +109,7 @@ def test_a_new_controller_grants_every_broker_a_session_in_full() -> None:
     assert not scene.machine.image.is_active(1)
 
 
-def test_a_node_that_is_alone_needs_no_heartbeats() -> None:
+def test_single_node_needs_no_heartbeats() -> None:
     scene = Scene()
     scene.machine.decide_elected(0.0)
     epoch = scene.register(1, b"j" * 16)
@@ -118,7 +118,7 @@ def test_a_node_that_is_alone_needs_no_heartbeats() -> None:
     assert scene.machine.image.is_active(1)
 
 
-def test_a_broker_that_wants_to_stop_gives_its_leaderships_away_and_may_go() -> None:
+def test_controlled_shutdown_moves_leaderships_and_is_then_allowed() -> None:
     scene = Scene(brokers=2)
     scene.create_one(NewTopic("t", assignments=[(0, [1, 2]), (1, [2, 1])]))
     assert beat(scene, 1, stop=True) == (True, True, True)
@@ -126,6 +126,6 @@ def test_a_broker_that_wants_to_stop_gives_its_leaderships_away_and_may_go() -> 
     broker = scene.machine.image.brokers[1]
     assert (broker.is_fenced, broker.is_shutting_down) == (True, True)
     assert beat(scene, 1, stop=True) == (True, True, True)
-    epoch = scene.register(1, b"j" * 16, folder=b"f" * 16)  # elsewhere, at once: it said that it would go
+    epoch = scene.register(1, b"j" * 16, folder=b"f" * 16)  # in another folder, at once: it announced its shutdown
     assert epoch > broker.epoch
     assert not scene.machine.image.brokers[1].is_shutting_down

@@ -1,4 +1,4 @@
-"""Images and what changed between them: nothing is changed in place, nothing is copied that was not touched."""
+"""Metadata images and deltas: immutable, sharing what did not change."""
 
 import pytest
 from metadata_scene import Scene, replayed
@@ -36,7 +36,7 @@ CONTROLLER = messages.RegisterControllerRecord(
 )
 
 
-def test_an_image_does_not_change_when_more_records_come() -> None:
+def test_image_does_not_change_with_further_records() -> None:
     scene = Scene()
     scene.create_one(NewTopic("a", configs=[("retention.ms", "1")]))
     before = scene.machine.image
@@ -50,7 +50,7 @@ def test_an_image_does_not_change_when_more_records_come() -> None:
     assert before.topic_configs("a") == configs
 
 
-def test_what_no_record_touched_is_shared_and_not_copied() -> None:
+def test_unchanged_parts_are_shared() -> None:
     scene = Scene()
     scene.create_one(NewTopic("a"))
     before = scene.machine.image
@@ -63,14 +63,14 @@ def test_what_no_record_touched_is_shared_and_not_copied() -> None:
     assert scene.machine.image is after
 
 
-def test_the_image_knows_the_offset_and_epoch_it_stands_for() -> None:
+def test_image_has_its_offset_and_epoch() -> None:
     scene = Scene()
     assert scene.machine.image.offset == len(scene.log) - 1
     scene.machine.apply(EpochBegan(7), 99)
     assert (scene.machine.image.offset, scene.machine.image.epoch) == (99, 7)
 
 
-def test_a_change_names_what_came_what_went_and_what_is_different() -> None:
+def test_delta_names_created_deleted_and_changed_topics() -> None:
     scene = Scene()
     old, kept = scene.create(NewTopic("old"), NewTopic("kept", 2))
     scene.machine.take_change()
@@ -87,20 +87,20 @@ def test_a_change_names_what_came_what_went_and_what_is_different() -> None:
     assert scene.machine.take_change() == (image, MetadataDelta())
 
 
-def test_the_first_change_names_brokers_and_features() -> None:
+def test_first_delta_names_brokers_and_features() -> None:
     _, delta = Scene(brokers=2).machine.take_change()
     assert delta.brokers == {1, 2}
     assert delta.has_new_features
     assert delta
 
 
-def test_a_topic_that_came_and_went_between_two_looks_was_never_there() -> None:
+def test_topic_created_and_deleted_within_one_delta_is_not_in_it() -> None:
     for looks_between in (False, True):
         scene = Scene()
         scene.machine.take_change()
         scene.create_one(NewTopic("brief", configs=[("retention.ms", "1")]))
         if looks_between:
-            assert scene.machine.image.topics  # finishes an image, so that two changes are joined
+            assert scene.machine.image.topics  # completes an image, so that two deltas are merged
         scene.run(scene.machine.decide_delete_topics([TopicReference("brief")]))
         _, delta = scene.machine.take_change()
         assert not delta.created
@@ -108,7 +108,7 @@ def test_a_topic_that_came_and_went_between_two_looks_was_never_there() -> None:
         assert not delta.changed
 
 
-def test_a_snapshot_holds_all_of_the_image() -> None:
+def test_snapshot_holds_the_whole_image() -> None:
     scene = Scene(brokers=3)
     scene.create(NewTopic("a", 3, 2, configs=[("retention.ms", "1"), ("segment.bytes", "2")]), NewTopic("b"))
     scene.register(3, b"n" * 16)
@@ -123,7 +123,7 @@ def test_a_snapshot_holds_all_of_the_image() -> None:
     assert not list(records_of(MetadataImage()))
 
 
-def test_partitions_may_come_in_any_order_but_not_with_a_gap() -> None:
+def test_partition_records_may_come_in_any_order_without_gaps() -> None:
     scene = Scene()
     topic_id = scene.create_one(NewTopic("t")).topic_id
     for index in (2, 1):
@@ -149,7 +149,7 @@ IMPOSSIBLE: list[Record] = [
 
 
 @pytest.mark.parametrize("record", IMPOSSIBLE, ids=lambda record: type(record).__name__)
-def test_a_record_that_contradicts_the_state_is_not_passed_over(record: Record) -> None:
+def test_contradicting_record_is_rejected(record: Record) -> None:
     scene = Scene()
     scene.create_one(NewTopic("t"))
     scene.run(scene.machine.decide_allocate_producer_ids(1, scene.machine.image.brokers[1].epoch))
@@ -157,14 +157,14 @@ def test_a_record_that_contradicts_the_state_is_not_passed_over(record: Record) 
         scene.machine.apply(record, 100)
 
 
-def test_a_change_of_a_partition_that_a_topic_does_not_have_is_not_passed_over() -> None:
+def test_change_of_an_unknown_partition_is_rejected() -> None:
     scene = Scene()
     topic_id = scene.create_one(NewTopic("t")).topic_id
     with pytest.raises(ImpossibleRecord):
         scene.machine.apply(messages.PartitionChangeRecord(partition_id=1, topic_id=topic_id), 100)
 
 
-def test_a_record_of_a_kind_that_is_not_known_is_not_passed_over() -> None:
+def test_unknown_record_type_is_rejected() -> None:
     builder = ImageBuilder(MetadataImage())
     with pytest.raises(ImpossibleRecord, match="a object at offset 3 has an unknown type"):
         builder.apply(object(), 3)  # type: ignore[arg-type]
@@ -172,7 +172,7 @@ def test_a_record_of_a_kind_that_is_not_known_is_not_passed_over() -> None:
     assert builder.finish()[0] == MetadataImage(offset=4)
 
 
-def test_old_kinds_of_fencing_records_are_understood() -> None:
+def test_old_fencing_records_are_applied() -> None:
     scene = Scene()
     epoch = scene.machine.image.brokers[1].epoch
     scene.machine.apply(messages.FenceBrokerRecord(id=1, epoch=epoch), 50)
@@ -187,7 +187,7 @@ def test_old_kinds_of_fencing_records_are_understood() -> None:
     assert (broker.is_active, broker.is_shutting_down, broker.directories) == (False, True, (b"d" * 16,))
 
 
-def test_records_of_a_transaction_count_when_it_ends_and_not_when_it_is_aborted() -> None:
+def test_records_of_a_metadata_transaction_apply_at_its_end() -> None:
     scene = Scene()
     machine = scene.machine
     machine.apply(messages.BeginTransactionRecord(name="bootstrap"), 50)
@@ -237,7 +237,7 @@ def test_every_field_of_a_partition_can_change() -> None:
 
 
 @pytest.mark.proves("H6")
-def test_what_the_newest_known_level_writes_is_understood() -> None:
+def test_records_of_the_newest_level_are_applied() -> None:
     builder = ImageBuilder(MetadataImage())
     records: list[Record] = [
         messages.FeatureLevelRecord(name="metadata.version", feature_level=METADATA_VERSION_HIGHEST),

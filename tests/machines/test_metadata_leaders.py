@@ -1,4 +1,4 @@
-"""Leaderships go back to where they belong, and work that was left half done is finished."""
+"""Preferred leader elections, and the completion of work interrupted by a failover."""
 
 import pytest
 from metadata_scene import Scene, replayed
@@ -46,7 +46,7 @@ def leaders(scene: Scene) -> list[int]:
 
 
 def back_in_sync(scene: Scene) -> None:
-    """Every follower catches up."""
+    """Let every follower catch up."""
     topic = scene.machine.image.topics["t"]
     for index, partition in enumerate(topic.partitions):
         members = [(each, -1) for each in partition.replicas if scene.machine.image.is_active(each)]
@@ -55,7 +55,7 @@ def back_in_sync(scene: Scene) -> None:
 
 
 def disturbed(settings: MetadataSettings | None = None) -> Scene:
-    """Broker 1 was away, and leads nothing of what prefers it."""
+    """Return a scene in which broker 1 was down and leads none of its preferred partitions."""
     scene = Scene(brokers=3, settings=settings)
     scene.create_one(NewTopic("t", assignments=[(index, [1 + index % 3, 1 + (index + 1) % 3]) for index in range(6)]))
     fence(scene, 1)
@@ -66,20 +66,20 @@ def disturbed(settings: MetadataSettings | None = None) -> Scene:
 
 
 @pytest.mark.proves("H8")
-def test_leaderships_go_back_to_preferred_replicas_by_the_clock() -> None:
+def test_preferred_leaders_are_elected_periodically() -> None:
     scene = disturbed()
     assert scene.time_out(LeadersChecked(), 0.0) == [CHECK]
     assert leaders(scene) == [1, 2, 3, 1, 2, 3]
     assert not scene.machine.decide_timed_out(LeadersChecked(), 0.0).records
 
 
-def test_leaderships_stay_where_they_are_if_that_is_wanted() -> None:
+def test_automatic_leader_rebalance_can_be_disabled() -> None:
     scene = disturbed(MetadataSettings(auto_leader_rebalance_enable=False))
     assert scene.time_out(LeadersChecked(), 0.0) == [CHECK]
     assert leaders(scene) == [2, 2, 3, 2, 2, 3]
 
 
-def test_very_many_leaderships_go_back_in_slices() -> None:
+def test_many_preferred_leaders_are_elected_in_slices() -> None:
     scene = Scene(brokers=2)
     count = ELECTIONS_PER_CHECK_MAX + 1
     scene.create_one(NewTopic("t", assignments=[(index, [1, 2]) for index in range(count)]))
@@ -94,7 +94,7 @@ def test_very_many_leaderships_go_back_in_slices() -> None:
 
 
 @pytest.mark.proves("H8")
-def test_a_preferred_replica_that_is_not_in_sync_waits() -> None:
+def test_preferred_replica_that_is_not_in_sync_is_not_elected() -> None:
     scene = Scene(brokers=2)
     scene.create_one(NewTopic("t", assignments=[(0, [1, 2])]))
     fence(scene, 1)
@@ -149,7 +149,7 @@ def test_unknown_election_type_and_too_many_partitions_are_rejected() -> None:
         scene.machine.decide_elect_leaders(0, [("t", 0)] * 10_001)
 
 
-def test_a_partition_without_a_leader_gets_one_when_loss_becomes_acceptable() -> None:
+def test_leaderless_partition_gets_a_leader_when_unclean_elections_are_enabled() -> None:
     scene = Scene(brokers=2)
     scene.create_one(NewTopic("t", assignments=[(0, [1, 2])]))
     fence(scene, 2)
@@ -161,7 +161,7 @@ def test_a_partition_without_a_leader_gets_one_when_loss_becomes_acceptable() ->
     assert leaders(scene) == [2]
 
 
-# More partitions than one decision moves
+# More partitions than one decision changes
 
 
 def large(has_elr: bool = True) -> Scene:
@@ -172,7 +172,7 @@ def large(has_elr: bool = True) -> Scene:
 
 
 @pytest.mark.proves("H3")
-def test_leaderships_of_a_broker_with_very_many_move_in_slices() -> None:
+def test_leaderships_of_a_large_broker_move_in_slices() -> None:
     scene = large()
     assert fence(scene, 1) == [SetTimer(BrokerChangeContinued(1), 0)]
     assert leaders(scene).count(2) == PARTITIONS_PER_DECISION_MAX
@@ -187,7 +187,7 @@ def test_leaderships_of_a_broker_with_very_many_move_in_slices() -> None:
 
 
 @pytest.mark.proves("H3")
-def test_a_broker_stops_when_its_last_slice_has_moved() -> None:
+def test_broker_shuts_down_after_its_last_slice_has_moved() -> None:
     scene = large()
     heartbeat = BrokerHeartbeat(1, epoch_of(scene, 1), 10**6, wants_shut_down=True)
     assert scene.run(scene.machine.decide_broker_heartbeat(heartbeat, 0.0)) == (True, False, False)
@@ -198,7 +198,7 @@ def test_a_broker_stops_when_its_last_slice_has_moved() -> None:
 
 
 @pytest.mark.proves("H6")
-def test_a_new_controller_finishes_what_was_left_half_done() -> None:
+def test_new_controller_completes_interrupted_work() -> None:
     scene = large()
     fence(scene, 1)
     timers = scene.machine.decide_elected(0.0).timers
@@ -219,13 +219,13 @@ def test_new_controller_resumes_elections_for_unfenced_broker() -> None:
     scene.machine = replayed(scene.log)
     timers = scene.machine.decide_elected(0.0).timers
     assert SetTimer(BrokerChangeContinued(1), 0) in timers
-    assert CHECK in timers  # leaderships that have to go back have the time they had
+    assert CHECK in timers  # the preferred leader check keeps its interval
     assert scene.time_out(BrokerChangeContinued(1), 0.0) == []
     assert set(leaders(scene)) == {1}
 
 
 @pytest.mark.proves("H3", part="the next leader has everything")
-def test_very_many_partitions_without_a_leader_get_one_in_slices_when_loss_becomes_acceptable() -> None:
+def test_many_leaderless_partitions_get_leaders_in_slices() -> None:
     scene = large()
     fence(scene, 2)
     scene.time_out(BrokerChangeContinued(2), 0.0)
@@ -244,7 +244,7 @@ def test_very_many_partitions_without_a_leader_get_one_in_slices_when_loss_becom
 
 
 @pytest.mark.proves("H2", part="too few in sync")
-def test_in_a_cluster_of_very_many_partitions_the_number_that_must_be_in_sync_changes_for_all() -> None:
+def test_changed_min_isr_applies_to_all_of_many_partitions() -> None:
     scene = Scene(brokers=2)
     count = RECORDS_PER_DECISION_MAX // 3 + 1
     for name in ("t", "u", "v"):

@@ -1,4 +1,4 @@
-"""The index of partitions follows every change: who holds what, what lacks a leader, what moves."""
+"""The partition index: replicas per broker, leaderless partitions, reassignments."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def held(index: PartitionIndex) -> dict[int, list[int]]:
 
 
 @pytest.mark.proves("H3")
-def test_replicas_leaders_and_moves_are_followed_until_the_topic_is_gone() -> None:
+def test_index_follows_replicas_leaders_and_moves_until_the_deletion() -> None:
     index = PartitionIndex()
     states = [
         (image(partition((1, 2)), partition((2, 3), 2)), {1: [0], 2: [0, 1], 3: [1]}, [], []),
@@ -47,7 +47,7 @@ def test_replicas_leaders_and_moves_are_followed_until_the_topic_is_gone() -> No
         old = new
 
 
-def test_partitions_with_eligible_replicas_are_known() -> None:
+def test_partitions_with_eligible_replicas_are_indexed() -> None:
     index = PartitionIndex()
     before = image(PartitionImage((1, 2), (1,), 1, 0, 0, eligible_leader_replicas=(2,)))
     index.follow(MetadataImage(), before, delta_between(MetadataImage(), before))

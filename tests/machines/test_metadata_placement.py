@@ -1,4 +1,4 @@
-"""Where the replicas of new partitions go: spread over racks and brokers, away from those that are gone."""
+"""Replica placement: spread over racks and brokers, avoiding unavailable ones."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -32,13 +32,13 @@ def test_replicas_are_in_different_racks() -> None:
     assert max(held.values()) - min(held.values()) <= 6
 
 
-def test_more_replicas_than_racks_are_as_even_as_can_be() -> None:
+def test_more_replicas_than_racks_are_spread_evenly() -> None:
     racks = ["a", "a", "b", "b"]
     for partition in placed(racks, 8, 3):
         assert sorted(Counter(racks[each - 1] for each in partition.replicas).values()) == [1, 2]
 
 
-def test_partitions_that_are_added_are_placed_like_the_first() -> None:
+def test_added_partitions_are_placed_like_the_first() -> None:
     racks: list[str | None] = ["a", "b", "a", "b"]
     scene = Scene(brokers=4, racks=racks)
     scene.create_one(NewTopic("t", 2, 2))
@@ -48,7 +48,7 @@ def test_partitions_that_are_added_are_placed_like_the_first() -> None:
 
 
 @pytest.mark.parametrize("stop", [False, True])
-def test_a_broker_that_is_gone_or_going_gets_nothing_while_others_are_there(stop: bool) -> None:
+def test_unavailable_broker_gets_no_replica_while_others_are_available(stop: bool) -> None:
     scene = Scene(brokers=4, racks=["a", "b", "c", "a"])
     epoch = scene.machine.image.brokers[2].epoch
     heartbeat = BrokerHeartbeat(2, epoch, 10**6, wants_fence=not stop, wants_shut_down=stop)
@@ -57,7 +57,7 @@ def test_a_broker_that_is_gone_or_going_gets_nothing_while_others_are_there(stop
     assert all(2 not in partition.replicas for partition in scene.machine.image.topics["t"].partitions)
 
 
-def test_of_those_that_are_gone_one_in_another_rack_comes_first() -> None:
+def test_fenced_broker_in_another_rack_is_preferred() -> None:
     scene = Scene(brokers=4, racks=["a", "a", "b", "a"])
     for broker_id in (2, 3, 4):
         scene.run(scene.machine.decide_fence_broker(broker_id, scene.machine.image.brokers[broker_id].epoch))
@@ -72,7 +72,7 @@ def test_of_those_that_are_gone_one_in_another_rack_comes_first() -> None:
     st.integers(1, 7),
     st.integers(0, 50),
 )
-def test_any_cluster_is_used_as_evenly_as_its_racks_allow(
+def test_replicas_are_as_even_as_the_racks_allow(
     racks: list[str | None], partitions: int, factor: int, start: int
 ) -> None:
     factor = min(factor, len(racks))
@@ -85,7 +85,7 @@ def test_any_cluster_is_used_as_evenly_as_its_racks_allow(
         assert partition.isr == partition.replicas
         assert partition.leader == partition.replicas[0]
         used = Counter(racks[each - 1] for each in partition.replicas)
-        # No rack has two more than another that still had a broker to give.
+        # No rack has two more than another that still had a broker left.
         assert all(used[one] <= used[other] + 1 or used[other] == sizes[other] for one in used for other in sizes)
 
 
@@ -102,7 +102,7 @@ def held_by(scene: Scene, broker_id: int) -> int:
 
 
 @pytest.mark.proves("H8")
-def test_a_cordoned_broker_gets_no_new_partitions_until_it_is_let_in_again() -> None:
+def test_cordoned_broker_gets_no_new_partitions_until_it_is_uncordoned() -> None:
     scene = Scene(brokers=4)
     cordon(scene, 2)
     scene.create_one(NewTopic("t", 8, 3))
@@ -113,16 +113,16 @@ def test_a_cordoned_broker_gets_no_new_partitions_until_it_is_let_in_again() -> 
     assert held_by(scene, 2) > 0
 
 
-def test_a_cordoned_broker_is_not_called_in_where_there_are_too_few() -> None:
+def test_cordoned_broker_is_not_used_even_if_too_few_remain() -> None:
     scene = Scene(brokers=3)
     cordon(scene, 2)
-    refused = scene.create_one(NewTopic("t", 1, 3))
-    assert refused.error is ErrorCode.INVALID_REPLICATION_FACTOR
-    assert "not counting 1 cordoned" in (refused.message or "")
+    rejected = scene.create_one(NewTopic("t", 1, 3))
+    assert rejected.error is ErrorCode.INVALID_REPLICATION_FACTOR
+    assert "not counting 1 cordoned" in (rejected.message or "")
 
 
 @pytest.mark.proves("H8", part="draining")
-def test_a_partition_cannot_be_moved_to_a_cordoned_broker_but_may_stay_there() -> None:
+def test_partition_may_stay_on_a_cordoned_broker_but_not_move_to_it() -> None:
     scene = Scene(brokers=4)
     scene.create_one(NewTopic("t", assignments=((0, (1, 2)),)))
     cordon(scene, 2)

@@ -1,4 +1,4 @@
-"""Whatever is asked of the metadata machine in whatever order, these things hold."""
+"""Invariants of the metadata machine under any order of requests."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,7 +28,7 @@ from moldau.wire.data_records import decode_metadata_record, encode_metadata_rec
 
 Request = Callable[[Scene], Any]
 
-# Mostly what can be done, so that much happens; and some of everything that cannot.
+# Mostly valid requests, so that much happens, and some of every invalid kind.
 NAMES = st.sampled_from(["a", "b", "c", "a.b", "a_b", "bad name", ""])
 PARTITIONS = st.sampled_from([1, 2, 3, -1, 0])
 FACTORS = st.sampled_from([2, 3, 1, -1, 9, 0])
@@ -117,7 +117,7 @@ REQUESTS = st.lists(
 
 
 def ask(scene: Scene, request: Request) -> None:
-    with suppress(KafkaError):  # refused as a whole; what was refused is not what is looked at here
+    with suppress(KafkaError):  # rejected as a whole; rejections are tested elsewhere
         request(scene)
 
 
@@ -141,7 +141,7 @@ def check(image: MetadataImage) -> None:
 
 
 def check_index(machine: MetadataMachine) -> None:
-    """What the index followed step by step is what a look at everything finds."""
+    """Check that the index equals one built from scratch."""
     fresh = MetadataMachine(machine.settings, machine._rules, machine.image)._index
     index = machine._index
     assert index.brokers == fresh.brokers
@@ -152,7 +152,7 @@ def check_index(machine: MetadataMachine) -> None:
 
 
 def copied(image: MetadataImage) -> MetadataImage:
-    """One that nobody else holds a part of that could change."""
+    """Return a deep copy."""
     return replace(
         image,
         topics=dict(image.topics),
@@ -186,7 +186,7 @@ def check_step(old: MetadataImage, new: MetadataImage) -> None:
 @pytest.mark.proves("T1")
 @settings(max_examples=150, deadline=None)
 @given(REQUESTS)
-def test_any_requests_in_any_order_keep_the_metadata_sound(requests: list[Request]) -> None:
+def test_metadata_stays_consistent_under_any_requests(requests: list[Request]) -> None:
     scene = Scene(brokers=3)
     seen = [(scene.machine.image, copied(scene.machine.image))]
     for request in requests:
@@ -196,13 +196,13 @@ def test_any_requests_in_any_order_keep_the_metadata_sound(requests: list[Reques
         check_index(scene.machine)
         check_step(seen[-1][1], image)
         seen.append((image, copied(image)))
-    assert all(image == copy for image, copy in seen)  # whoever holds an old one still has it as it was
+    assert all(image == copy for image, copy in seen)  # earlier images are unchanged
     assert replayed(scene.log).image == scene.machine.image
 
 
 @settings(max_examples=60, deadline=None)
 @given(REQUESTS)
-def test_the_log_and_the_snapshot_each_lead_to_the_same_image_through_bytes(requests: list[Request]) -> None:
+def test_log_and_snapshot_lead_to_the_same_image(requests: list[Request]) -> None:
     scene = Scene(brokers=2)
     for request in requests:
         ask(scene, request)
@@ -221,7 +221,7 @@ def test_the_log_and_the_snapshot_each_lead_to_the_same_image_through_bytes(requ
     )
 
 
-class Deaf(Scene):
+class DecideOnly(Scene):
     """Decides and does not apply."""
 
     def run(self, decision: Any) -> Any:
@@ -231,11 +231,11 @@ class Deaf(Scene):
 
 @settings(max_examples=60, deadline=None)
 @given(REQUESTS)
-def test_deciding_changes_nothing_and_is_the_same_twice(requests: list[Request]) -> None:
+def test_decisions_change_nothing_and_are_deterministic(requests: list[Request]) -> None:
     scene = Scene(brokers=3)
     for request in requests:
         ask(scene, request)
-    deaf = Deaf(brokers=0)
+    deaf = DecideOnly(brokers=0)
     deaf.machine, deaf.log = scene.machine, scene.log
     image = scene.machine.image
     copy = copied(image)

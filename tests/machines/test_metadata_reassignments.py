@@ -1,4 +1,4 @@
-"""Partitions move from broker to broker, and may be stopped on the way."""
+"""Partition reassignments and their cancellation."""
 
 from collections.abc import Sequence
 
@@ -44,7 +44,7 @@ def plan(scene: Scene) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...
 
 
 @pytest.mark.proves("H8")
-def test_a_move_waits_for_the_new_replicas_and_lets_the_old_ones_go_then(scene: Scene) -> None:
+def test_reassignment_waits_for_new_replicas_and_then_removes_old_ones(scene: Scene) -> None:
     assert not move(scene, [4, 5, 1]).error
     assert plan(scene) == ((4, 5, 1, 2, 3), (4, 5), (2, 3))
     assert [(each.topic, each.index) for each in scene.machine.reassignments(None)] == [("t", 0)]
@@ -59,7 +59,7 @@ def test_a_move_waits_for_the_new_replicas_and_lets_the_old_ones_go_then(scene: 
 
 
 @pytest.mark.proves("H8")
-def test_a_move_that_is_called_off_leaves_what_was_there(scene: Scene) -> None:
+def test_cancelled_reassignment_restores_the_replicas(scene: Scene) -> None:
     move(scene, [4, 5, 1])
     in_sync(scene, [1, 2, 3, 4])
     assert not move(scene, None).error
@@ -68,7 +68,7 @@ def test_a_move_that_is_called_off_leaves_what_was_there(scene: Scene) -> None:
     assert move(scene, None).error == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
-def test_a_new_plan_takes_the_place_of_the_old_one(scene: Scene) -> None:
+def test_new_reassignment_replaces_the_previous_one(scene: Scene) -> None:
     move(scene, [4, 2, 3])
     in_sync(scene, [1, 2, 3])
     move(scene, [1, 5])
@@ -77,7 +77,7 @@ def test_a_new_plan_takes_the_place_of_the_old_one(scene: Scene) -> None:
     assert plan(scene) == ((1, 5), (), ())
 
 
-def test_fewer_replicas_and_another_order_take_place_at_once(scene: Scene) -> None:
+def test_removal_and_reordering_of_replicas_completes_at_once(scene: Scene) -> None:
     move(scene, [3, 2, 1])
     assert plan(scene) == ((3, 2, 1), (), ())
     assert partition(scene).leader == 1
@@ -90,7 +90,7 @@ def test_fewer_replicas_and_another_order_take_place_at_once(scene: Scene) -> No
 
 
 @pytest.mark.proves("H8")
-def test_fewer_replicas_wait_for_one_that_stays_to_be_in_sync(scene: Scene) -> None:
+def test_removal_waits_until_a_remaining_replica_is_in_sync(scene: Scene) -> None:
     in_sync(scene, [1])
     move(scene, [2])
     assert plan(scene) == ((2, 1, 3), (), (1, 3))
@@ -100,7 +100,7 @@ def test_fewer_replicas_wait_for_one_that_stays_to_be_in_sync(scene: Scene) -> N
 
 
 @pytest.mark.proves("H8")
-def test_fewer_replicas_wait_for_all_that_stay_to_be_in_sync(scene: Scene) -> None:
+def test_removal_waits_until_all_remaining_replicas_are_in_sync(scene: Scene) -> None:
     scene.run(scene.machine.decide_fence_broker(2, scene.machine.image.brokers[2].epoch))
     move(scene, [1, 2])
     assert (plan(scene), partition(scene).isr) == (((1, 2, 3), (), (3,)), (1, 3))
@@ -113,7 +113,7 @@ def test_fewer_replicas_wait_for_all_that_stay_to_be_in_sync(scene: Scene) -> No
 
 
 @pytest.mark.proves("H8")
-def test_a_move_waits_for_those_that_stay_as_well_as_for_those_that_are_new(scene: Scene) -> None:
+def test_reassignment_waits_for_remaining_and_new_replicas(scene: Scene) -> None:
     in_sync(scene, [1, 2])
     move(scene, [3, 4])
     in_sync(scene, [1, 2, 4])
@@ -123,7 +123,7 @@ def test_a_move_waits_for_those_that_stay_as_well_as_for_those_that_are_new(scen
 
 
 @pytest.mark.proves("H8")
-def test_a_move_is_not_called_off_when_only_the_new_replicas_are_in_sync(scene: Scene) -> None:
+def test_reassignment_is_not_cancelled_when_only_new_replicas_are_in_sync(scene: Scene) -> None:
     move(scene, [4, 5])
     in_sync(scene, [1, 4])
     scene.run(scene.machine.decide_fence_broker(1, scene.machine.image.brokers[1].epoch))
@@ -138,7 +138,7 @@ def test_replication_factor_change_is_rejected_if_disallowed(scene: Scene) -> No
     outcome = move(scene, [4, 5], may_change_factor=False)
     assert outcome.error == ErrorCode.INVALID_REPLICATION_FACTOR
     assert not move(scene, [4, 5, 1], may_change_factor=False).error
-    assert not move(scene, [4, 2, 1], may_change_factor=False).error  # measured by what it was before the move
+    assert not move(scene, [4, 2, 1], may_change_factor=False).error  # relative to the factor before the reassignment
 
 
 REFUSED: list[tuple[Reassignment, ErrorCode]] = [
@@ -159,7 +159,7 @@ def test_invalid_reassignments_are_rejected(scene: Scene, wanted: Reassignment, 
     assert partition(scene, 1).adding_replicas == (4,)
 
 
-def test_a_request_names_a_partition_once_and_not_too_many(scene: Scene) -> None:
+def test_request_names_a_partition_once_and_is_bounded(scene: Scene) -> None:
     wanted = Reassignment("t", 0, [1, 2, 4])
     (outcome,) = scene.run(scene.machine.decide_alter_reassignments([wanted, wanted]))
     assert not outcome.error
@@ -172,7 +172,7 @@ def test_reassignments_are_listed_by_partition(scene: Scene) -> None:
     assert [each.index for each in scene.machine.reassignments([("t", 0), ("t", 1), ("x", 0), ("t", 0)])] == [0]
 
 
-def test_a_broker_that_holds_what_is_moved_away_from_it_may_be_gone(scene: Scene) -> None:
+def test_broker_that_is_being_removed_may_be_down(scene: Scene) -> None:
     move(scene, [2, 3, 4])
     scene.run(scene.machine.decide_unregister_broker(1))
     assert (partition(scene).leader, partition(scene).isr) == (2, (2, 3))
@@ -181,8 +181,8 @@ def test_a_broker_that_holds_what_is_moved_away_from_it_may_be_gone(scene: Scene
 
 
 @pytest.mark.proves("H8")
-def test_a_move_is_over_when_the_last_replica_of_the_plan_comes_back_to_lead() -> None:
-    """The broker that the partition moves away from may be gone for good: nothing else would end the move."""
+def test_reassignment_completes_when_its_last_replica_returns_to_lead() -> None:
+    """The broker that is being removed may be down for good: nothing else would complete it."""
     scene = Scene(brokers=2)
     scene.create_one(NewTopic("t", assignments=[(0, [1, 2])], configs=[("min.insync.replicas", "2")]))
     epochs = {each: scene.machine.image.brokers[each].epoch for each in (1, 2)}

@@ -1,4 +1,4 @@
-"""What a broker says of its copies, and who leads when one of them is lost."""
+"""AssignReplicasToDirs: lost replicas and the elections that follow."""
 
 import pytest
 from metadata_scene import Scene
@@ -45,7 +45,7 @@ def fence(scene: Scene, *brokers: int) -> None:
 
 
 @pytest.mark.proves("H4")
-def test_a_leader_whose_copy_is_lost_leads_no_longer() -> None:
+def test_leader_with_a_lost_replica_is_replaced() -> None:
     scene = scene_with([1, 2, 3])
     before = partition(scene)
     assert place(scene, 1) == ErrorCode.NONE
@@ -55,26 +55,26 @@ def test_a_leader_whose_copy_is_lost_leads_no_longer() -> None:
 
 
 @pytest.mark.proves("H5")
-def test_a_follower_whose_copy_is_lost_is_not_in_sync_and_what_its_leader_knew_of_it_is_forgotten() -> None:
+def test_follower_with_a_lost_replica_leaves_the_isr_and_the_epoch_is_bumped() -> None:
     scene = scene_with([1, 2, 3])
     before = partition(scene)
     assert place(scene, 3) == ErrorCode.NONE
     after = partition(scene)
     assert (after.leader, after.isr) == (1, (1, 2))
     assert after.leader_epoch == before.leader_epoch + 1
-    assert place(scene, 3) == ErrorCode.NONE  # nobody counts on it, but the leader may know an old length
+    assert place(scene, 3) == ErrorCode.NONE  # it is not in the ISR, but the leader may know an old end offset
     assert partition(scene).leader_epoch == after.leader_epoch + 1
 
 
 @pytest.mark.proves("H4")
-def test_a_replica_whose_copy_is_lost_is_not_eligible_when_too_few_remain() -> None:
+def test_replica_that_was_lost_is_not_eligible() -> None:
     scene = scene_with([1, 2])
     assert place(scene, 1) == ErrorCode.NONE
     assert (partition(scene).leader, partition(scene).isr, partition(scene).eligible_leader_replicas) == (2, (2,), ())
 
 
 @pytest.mark.proves("H4")
-def test_the_only_copy_that_has_everything_cannot_be_lost() -> None:
+def test_only_complete_replica_cannot_be_lost() -> None:
     scene = scene_with([1, 2], min_isr=1)
     fence(scene, 2)
     before = partition(scene)
@@ -83,7 +83,7 @@ def test_the_only_copy_that_has_everything_cannot_be_lost() -> None:
     assert partition(scene) == before
 
 
-def test_the_last_leader_of_all_cannot_lose_its_copy_either() -> None:
+def test_last_known_leader_cannot_lose_its_replica() -> None:
     scene = scene_with([1, 2], min_isr=1)
     fence(scene, 2, 1)
     assert set(partition(scene).trusted) == {1}
@@ -91,7 +91,7 @@ def test_the_last_leader_of_all_cannot_lose_its_copy_either() -> None:
 
 
 @pytest.mark.proves("H4")
-def test_a_lost_copy_waits_for_an_eligible_replica_that_is_down() -> None:
+def test_lost_replica_waits_for_an_eligible_replica_that_is_down() -> None:
     scene = scene_with([1, 2])
     fence(scene, 2)
     assert (partition(scene).isr, partition(scene).eligible_leader_replicas) == ((1,), (2,))
@@ -114,7 +114,7 @@ def test_lost_replica_is_not_awaited_without_eligible_replicas() -> None:
     assert (partition(scene).leader, partition(scene).trusted) == (2, (2,))
 
 
-def test_the_last_leader_is_forgotten_when_its_copy_is_lost_while_others_are_eligible() -> None:
+def test_last_known_leader_is_cleared_when_its_replica_is_lost() -> None:
     scene = scene_with([1, 2, 3], min_isr=3)
     fence(scene, 2, 3, 1)
     assert (partition(scene).eligible_leader_replicas, partition(scene).last_known_elr) == ((1, 2, 3), (1,))

@@ -1,4 +1,4 @@
-"""Creating, growing and deleting topics: what comes of it, and every way to be refused."""
+"""CreateTopics, CreatePartitions and DeleteTopics: results and errors."""
 
 import pytest
 from metadata_scene import Scene
@@ -21,7 +21,7 @@ from moldau.model.ids import NO_TOPIC_ID, TopicId
 
 
 @pytest.mark.proves("T1")
-def test_a_created_topic_is_in_the_image_under_its_name_and_its_id() -> None:
+def test_created_topic_is_in_the_image_by_name_and_id() -> None:
     scene = Scene(brokers=3)
     outcome = scene.create_one(NewTopic("orders", 2, 3, configs=[("retention.ms", "1000")]), start=1)
     assert (outcome.error, outcome.partitions, outcome.replication_factor) == (ErrorCode.NONE, 2, 3)
@@ -38,7 +38,7 @@ def test_a_created_topic_is_in_the_image_under_its_name_and_its_id() -> None:
 
 
 @pytest.mark.proves("T1")
-def test_numbers_that_are_not_given_come_from_the_settings() -> None:
+def test_default_counts_come_from_the_settings() -> None:
     scene = Scene(brokers=3, settings=MetadataSettings(num_partitions=4, default_replication_factor=2))
     outcome = scene.create_one(NewTopic("orders"))
     assert (outcome.partitions, outcome.replication_factor) == (4, 2)
@@ -50,7 +50,7 @@ def test_leaders_and_followers_are_spread_over_all_brokers() -> None:
     scene.create_one(NewTopic("orders", 12, 2), start=7)
     partitions = scene.machine.image.topics["orders"].partitions
     assert sorted(partition.leader for partition in partitions) == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]
-    assert len({partition.replicas for partition in partitions}) == 12  # no pair carries more than its share
+    assert len({partition.replicas for partition in partitions}) == 12  # no pair has more than its share
 
 
 @pytest.mark.proves("T1")
@@ -60,8 +60,8 @@ def test_validate_only_returns_the_same_and_creates_nothing() -> None:
     (outcome,) = scene.create(NewTopic("orders", 3), validate_only=True)
     assert (outcome.error, outcome.partitions) == (ErrorCode.NONE, 3)
     assert len(scene.log) == length
-    (refused,) = scene.create(NewTopic("or ders"), validate_only=True)
-    assert refused.error is ErrorCode.INVALID_TOPIC_EXCEPTION
+    (rejected,) = scene.create(NewTopic("or ders"), validate_only=True)
+    assert rejected.error is ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 REFUSED = [
@@ -138,7 +138,7 @@ def test_request_for_too_many_records_is_rejected_as_a_whole() -> None:
         scene.create(*topics)
 
 
-def test_nothing_can_be_created_while_all_brokers_are_fenced() -> None:
+def test_create_is_rejected_while_all_brokers_are_fenced() -> None:
     scene = Scene(brokers=0)
     scene.register(1)
     outcome = scene.create_one(NewTopic("t"))
@@ -147,7 +147,7 @@ def test_nothing_can_be_created_while_all_brokers_are_fenced() -> None:
     assert outcome.message.endswith("All brokers are currently fenced.")
 
 
-def test_a_fenced_broker_gets_a_replica_only_when_it_must_and_is_not_in_sync() -> None:
+def test_fenced_broker_gets_a_replica_only_if_needed_and_out_of_sync() -> None:
     scene = Scene(brokers=2)
     scene.register(3)
     scene.create(NewTopic("two", 4, 2), NewTopic("three", 2, 3))
@@ -157,14 +157,14 @@ def test_a_fenced_broker_gets_a_replica_only_when_it_must_and_is_not_in_sync() -
 
 
 @pytest.mark.proves("T1")
-def test_assignments_by_hand_are_taken_as_they_are() -> None:
+def test_manual_assignments_are_used_unchanged() -> None:
     scene = Scene(brokers=3)
     scene.create_one(NewTopic("t", assignments=[(1, [3, 2]), (0, [1, 3])]))
     partitions = scene.machine.image.topics["t"].partitions
     assert [partition.replicas for partition in partitions] == [(1, 3), (3, 2)]
 
 
-def test_a_topic_id_is_a_random_uuid_and_never_one_with_a_meaning() -> None:
+def test_topic_id_is_a_random_uuid_and_never_reserved() -> None:
     assert topic_id_from(bytes(16)) != NO_TOPIC_ID
     topic_id = topic_id_from(b"\xff" * 16)
     assert (topic_id[6] >> 4, topic_id[8] >> 6) == (4, 2)
@@ -173,7 +173,7 @@ def test_a_topic_id_is_a_random_uuid_and_never_one_with_a_meaning() -> None:
         topic_id_from(b"short")
 
 
-def test_a_topic_id_that_is_taken_is_not_given_again() -> None:
+def test_topic_id_in_use_is_not_assigned_again() -> None:
     scene = Scene()
     first, second = (
         scene.run(scene.machine.decide_create_topics([NewTopic(name)], randomness=[b"r" * 16], start=0))[0]
@@ -191,7 +191,7 @@ def delete(scene: Scene, *references: TopicReference) -> list[TopicDeleted]:
 
 
 @pytest.mark.proves("T1")
-def test_topics_are_deleted_by_name_and_by_id_with_their_configs() -> None:
+def test_topics_are_deleted_by_name_and_id_with_their_configs() -> None:
     scene = Scene()
     a, b = scene.create(NewTopic("a", configs=[("retention.ms", "1")]), NewTopic("b"))
     outcomes = delete(scene, TopicReference("a"), TopicReference(topic_id=b.topic_id))
@@ -223,7 +223,7 @@ def test_invalid_topic_deletions_are_rejected() -> None:
     assert by_id == TopicDeleted("a", topic.topic_id)
 
 
-def test_nothing_is_deleted_where_that_is_not_enabled() -> None:
+def test_delete_is_rejected_when_disabled() -> None:
     scene = Scene(settings=MetadataSettings(delete_topic_enable=False))
     scene.create_one(NewTopic("a"))
     (outcome,) = delete(scene, TopicReference("a"))
@@ -239,7 +239,7 @@ def replicas(scene: Scene) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.proves("T1")
-def test_a_topic_grows_with_the_replication_factor_it_has() -> None:
+def test_added_partitions_have_the_topics_replication_factor() -> None:
     scene = Scene(brokers=3)
     scene.create_one(NewTopic("t", 2, 2))
     before = scene.machine.image.topics["t"].partitions
@@ -251,7 +251,7 @@ def test_a_topic_grows_with_the_replication_factor_it_has() -> None:
 
 
 @pytest.mark.proves("T1")
-def test_a_topic_that_is_being_moved_grows_with_the_replication_factor_it_will_have() -> None:
+def test_added_partitions_during_a_reassignment_use_its_target_factor() -> None:
     scene = Scene(brokers=4)
     scene.create_one(NewTopic("t", assignments=[(0, [1, 2])]))
     scene.run(scene.machine.decide_alter_reassignments([Reassignment("t", 0, [3, 4])]))
@@ -262,7 +262,7 @@ def test_a_topic_that_is_being_moved_grows_with_the_replication_factor_it_will_h
     assert [len(each) for each in replicas(scene)] == [4, 2, 2]
 
 
-def test_a_topic_grows_by_hand_and_validate_only_does_not_grow_it() -> None:
+def test_manual_assignment_of_new_partitions_and_validate_only() -> None:
     scene = Scene(brokers=3)
     scene.create_one(NewTopic("t", 1, 2))
     wanted = [MorePartitions("t", 3, [[3, 1], [2, 3]])]

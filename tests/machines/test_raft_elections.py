@@ -1,10 +1,10 @@
-"""How a leader is found: what voters grant, persist and say, and when they stand themselves."""
+"""Elections: candidacy, votes, and what is persisted first."""
 
 from dataclasses import replace
 
 import pytest
 from raft_disk import Entry
-from raft_scene import Scene, every, key, leads, nobody, only, static_set, voter_set
+from raft_scene import Scene, every, key, leads, no_leader, only, static_set, voter_set
 
 from moldau.machines.raft import effects as do
 from moldau.machines.raft import events as on
@@ -17,19 +17,19 @@ from moldau.model.ids import NO_NODE, NodeId
 OLD = [Entry(1, "leader 2"), Entry(1, "a"), Entry(2, "leader 3"), Entry(2, "b")]  # ends at (4, epoch 2)
 
 
-def refused(request: do.SendVote, epoch: int | None = None) -> on.VoteResponseReceived:
-    return on.VoteResponseReceived(request, ErrorCode.NONE, nobody(epoch or request.epoch), False)
+def rejected(request: do.SendVote, epoch: int | None = None) -> on.VoteResponseReceived:
+    return on.VoteResponseReceived(request, ErrorCode.NONE, no_leader(epoch or request.epoch), False)
 
 
 def granted(request: do.SendVote) -> on.VoteResponseReceived:
-    return on.VoteResponseReceived(request, ErrorCode.NONE, nobody(request.epoch), True)
+    return on.VoteResponseReceived(request, ErrorCode.NONE, no_leader(request.epoch), True)
 
 
-# Standing
+# Candidacy
 
 
 @pytest.mark.proves("H6")
-def test_a_lone_voter_elects_itself_at_once() -> None:
+def test_single_voter_elects_itself_at_once() -> None:
     scene = Scene(voter_set(1))
     effects = scene.start()
     assert [type(each) for each in effects[:3]] == [do.PersistQuorumState, do.AppendLeaderChange, do.BecomeLeader]
@@ -37,19 +37,19 @@ def test_a_lone_voter_elects_itself_at_once() -> None:
     assert only(scene.sync(), do.AdvanceHighWatermark).offset == 3
 
 
-def test_a_lone_voter_that_led_before_takes_a_new_epoch() -> None:
+def test_single_voter_that_led_before_takes_a_new_epoch() -> None:
     scene = Scene(voter_set(1), state=ElectionState(5, NodeId(1), key(1)))
     scene.start()
     assert (scene.machine.role, scene.machine.epoch) == (RoleName.LEADER, 6)
 
 
-def test_the_voters_that_a_cluster_is_born_with_are_written_by_its_first_leader() -> None:
+def test_initial_voters_are_written_by_the_first_leader() -> None:
     scene = Scene()
     scene.elect()
     assert [entry.voters for entry in scene.log.entries] == [None, None, scene.voters]
 
 
-def test_the_voters_of_a_fixed_quorum_are_not_written() -> None:
+def test_voters_of_a_static_quorum_are_not_written() -> None:
     scene = Scene(static_voters=static_set(1, 2, 3))
     scene.elect()
     assert [entry.value for entry in scene.log.entries] == ["leader 1"]
@@ -69,7 +69,7 @@ def test_candidate_persists_vote_before_requesting_votes() -> None:
     scene = Scene(state=ElectionState(7))
     scene.start()
     first = every(scene.wait_for_deadline(), do.SendVote)[0]
-    effects = scene.tell(granted(first))
+    effects = scene.receive(granted(first))
     assert effects[0] == do.PersistQuorumState(ElectionState(8, NO_NODE, key(1)))
     assert [(each.epoch, each.is_pre_vote) for each in every(effects, do.SendVote)] == [(8, False), (8, False)]
 
@@ -90,34 +90,34 @@ def test_votes_of_an_older_epoch_do_not_count() -> None:
     scene = Scene()
     scene.start()
     first = every(scene.wait_for_deadline(), do.SendVote)[0]
-    vote = every(scene.tell(granted(first)), do.SendVote)[0]
+    vote = every(scene.receive(granted(first)), do.SendVote)[0]
     again = every(scene.wait_for_deadline(), do.SendVote)[1]
     assert scene.machine.role is RoleName.PROSPECTIVE
-    scene.tell(granted(vote), granted(first))
+    scene.receive(granted(vote), granted(first))
     assert scene.machine.role is RoleName.PROSPECTIVE
-    scene.tell(granted(again))
+    scene.receive(granted(again))
     assert (scene.machine.role.value, scene.machine.epoch) == ("candidate", 2)
-    scene.tell(granted(vote))
+    scene.receive(granted(vote))
     assert scene.machine.role.value == "candidate"
 
 
 @pytest.mark.proves("H6")
-def test_a_pre_vote_does_not_count_as_a_vote() -> None:
+def test_pre_vote_does_not_count_as_a_vote() -> None:
     scene = Scene(voter_set(1, 2, 3, 4, 5))
     scene.start()
     asked = every(scene.wait_for_deadline(), do.SendVote)
-    scene.tell(*map(granted, asked[:2]))
+    scene.receive(*map(granted, asked[:2]))
     assert scene.machine.role is RoleName.CANDIDATE
     late = replace(asked[2], epoch=scene.machine.epoch)
-    scene.tell(granted(late), granted(replace(late, to=asked[3].to)))
+    scene.receive(granted(late), granted(replace(late, to=asked[3].to)))
     assert scene.machine.role is RoleName.CANDIDATE
 
 
-def test_the_same_vote_twice_is_one_vote() -> None:
+def test_repeated_vote_counts_once() -> None:
     scene = Scene(voter_set(1, 2, 3, 4, 5))
     scene.start()
     first = every(scene.wait_for_deadline(), do.SendVote)[0]
-    scene.tell(granted(first), granted(first), granted(first))
+    scene.receive(granted(first), granted(first), granted(first))
     assert scene.machine.role is RoleName.PROSPECTIVE
 
 
@@ -125,19 +125,19 @@ def test_lost_pre_vote_backs_off_without_a_new_epoch() -> None:
     scene = Scene()
     scene.start()
     first, second = every(scene.wait_for_deadline(), do.SendVote)
-    scene.tell(refused(first), on.RequestFailed(second))
+    scene.receive(rejected(first), on.RequestFailed(second))
     paused_ms = scene.machine.deadline_ms - scene.now_ms
     assert 0 < paused_ms <= 2 * scene.settings.retry_backoff_ms
     again = every(scene.wait_for_deadline(), do.SendVote)
     assert [(each.epoch, each.is_pre_vote) for each in again] == [(0, True), (0, True)]
 
 
-def test_pauses_between_rounds_grow_up_to_a_limit() -> None:
+def test_election_backoff_grows_up_to_a_limit() -> None:
     scene = Scene()
     scene.start()
     asked, pauses = every(scene.wait_for_deadline(), do.SendVote), []
     for _ in range(10):
-        scene.tell(*map(refused, asked))
+        scene.receive(*map(rejected, asked))
         began_ms = scene.now_ms
         while not (asked := every(scene.wait_for_deadline(), do.SendVote)):
             pass
@@ -152,7 +152,7 @@ def test_concurrent_pre_votes_are_won_by_the_lower_id() -> None:
         scene.start()
         mine = every(scene.wait_for_deadline(), do.SendVote)
         assert scene.request_vote(rival, 0, is_pre_vote=True).is_granted
-        scene.tell(granted(mine[0]))
+        scene.receive(granted(mine[0]))
         assert (scene.machine.role is RoleName.CANDIDATE) is is_asking
 
 
@@ -160,7 +160,7 @@ def test_later_epoch_in_response_ends_candidacy() -> None:
     scene = Scene()
     scene.start()
     first = every(scene.wait_for_deadline(), do.SendVote)[0]
-    effects = scene.tell(on.VoteResponseReceived(first, ErrorCode.FENCED_LEADER_EPOCH, nobody(9), False))
+    effects = scene.receive(on.VoteResponseReceived(first, ErrorCode.FENCED_LEADER_EPOCH, no_leader(9), False))
     assert effects[0] == do.PersistQuorumState(ElectionState(9))
     assert scene.machine.role is RoleName.UNATTACHED
 
@@ -169,7 +169,7 @@ def test_leader_named_in_response_is_followed() -> None:
     scene = Scene()
     scene.start()
     first = every(scene.wait_for_deadline(), do.SendVote)[0]
-    effects = scene.tell(on.VoteResponseReceived(first, ErrorCode.NONE, leads(3, 4), False))
+    effects = scene.receive(on.VoteResponseReceived(first, ErrorCode.NONE, leads(3, 4), False))
     assert only(effects, do.BecomeFollower).leadership == leads(3, 4)
     assert only(effects, do.SendFetch).to == 3
 
@@ -184,13 +184,13 @@ def test_vote_is_persisted_before_its_response() -> None:
     event = on.VoteRequested(
         ticket=1, epoch=3, candidate=key(2), voter=key(1), last_offset=0, last_epoch=0, is_pre_vote=False
     )
-    effects = scene.tell(event)
+    effects = scene.receive(event)
     assert effects[0] == do.PersistQuorumState(ElectionState(3, NO_NODE, key(2)))
     assert only(effects, do.RespondToVote).is_granted
 
 
 @pytest.mark.proves("H6")
-def test_one_vote_in_an_epoch_and_the_same_again_to_the_same_candidate() -> None:
+def test_voter_votes_once_per_epoch_and_repeats_it_for_the_same_candidate() -> None:
     scene = Scene()
     scene.start()
     assert scene.request_vote(2, 3).is_granted
@@ -199,7 +199,7 @@ def test_one_vote_in_an_epoch_and_the_same_again_to_the_same_candidate() -> None
     assert scene.request_vote(3, 4).is_granted
 
 
-def test_a_vote_is_remembered_over_a_restart() -> None:
+def test_vote_survives_a_restart() -> None:
     scene = Scene(state=ElectionState(3, NO_NODE, key(2)))
     scene.start()
     assert not scene.request_vote(3, 3).is_granted
@@ -207,14 +207,14 @@ def test_a_vote_is_remembered_over_a_restart() -> None:
 
 
 @pytest.mark.proves("H6")
-def test_a_vote_is_for_a_disk_and_not_for_the_node_with_a_new_one() -> None:
+def test_vote_is_bound_to_the_directory_id() -> None:
     scene = Scene()
     scene.start()
     assert scene.request_vote(2, 3).is_granted
     assert not scene.request_vote(2, 3, candidate=key(2, disk=1)).is_granted
 
 
-def test_a_vote_from_before_directory_ids_holds_for_the_node() -> None:
+def test_vote_without_a_directory_id_is_bound_to_the_node() -> None:
     scene = Scene(state=ElectionState(3, NO_NODE, ReplicaKey(NodeId(2))))
     scene.start()
     assert scene.request_vote(2, 3).is_granted
@@ -223,13 +223,13 @@ def test_a_vote_from_before_directory_ids_holds_for_the_node() -> None:
 @pytest.mark.proves("H6")
 @pytest.mark.parametrize("is_pre_vote", [False, True])
 @pytest.mark.parametrize(("last", "is_granted"), [((2, 4), True), ((2, 5), True), ((2, 3), False), ((1, 9), False)])
-def test_only_a_log_that_is_as_complete_gets_a_vote(last: tuple[int, int], is_granted: bool, is_pre_vote: bool) -> None:
+def test_only_an_up_to_date_log_gets_a_vote(last: tuple[int, int], is_granted: bool, is_pre_vote: bool) -> None:
     scene = Scene(entries=OLD, state=ElectionState(2))
     scene.start()
     assert scene.request_vote(3, 3, last=last, is_pre_vote=is_pre_vote).is_granted is is_granted
 
 
-def test_a_pre_vote_is_no_promise() -> None:
+def test_pre_vote_is_not_persisted() -> None:
     scene = Scene()
     scene.start()
     assert scene.request_vote(2, 0, is_pre_vote=True).is_granted
@@ -241,13 +241,13 @@ def test_a_pre_vote_is_no_promise() -> None:
 def test_follower_of_live_leader_rejects_pre_vote() -> None:
     scene = Scene()
     request = scene.follow(2, 1)
-    assert scene.request_vote(3, 1, is_pre_vote=True).is_granted  # it has not heard of it yet but by name
+    assert scene.request_vote(3, 1, is_pre_vote=True).is_granted  # it knows the leader by name only
     scene.fetched(request)
     answer = scene.request_vote(3, 1, is_pre_vote=True)
     assert (answer.is_granted, answer.leadership.leader_id) == (False, 2)
 
 
-def test_a_leader_would_not_vote_for_another() -> None:
+def test_leader_does_not_vote_for_another() -> None:
     scene = Scene()
     scene.elect()
     answer = scene.request_vote(3, 1, last=(1, 9), is_pre_vote=True)
@@ -264,7 +264,7 @@ def test_no_vote_is_granted_in_an_epoch_with_a_leader() -> None:
 def test_leader_steps_down_on_later_epoch() -> None:
     scene = Scene()
     scene.elect()
-    effects = scene.tell(
+    effects = scene.receive(
         on.VoteRequested(
             ticket=9, epoch=2, candidate=key(3), voter=key(1), last_offset=0, last_epoch=0, is_pre_vote=False
         )
@@ -276,7 +276,7 @@ def test_leader_steps_down_on_later_epoch() -> None:
     assert (scene.machine.role, scene.machine.epoch) == (RoleName.UNATTACHED, 2)
 
 
-def test_a_request_of_an_older_epoch_is_fenced() -> None:
+def test_request_of_an_older_epoch_is_fenced() -> None:
     scene = Scene(state=ElectionState(5))
     scene.start()
     answer = scene.request_vote(2, 4)

@@ -1,8 +1,8 @@
-"""How an epoch begins and ends, what voters do in silence, and how a node starts."""
+"""Start and end of an epoch, silent leaders, and the start of a node."""
 
 import pytest
 from raft_disk import Entry
-from raft_scene import Scene, every, key, leads, nobody, only, static_set, voter_set
+from raft_scene import Scene, every, key, leads, no_leader, only, static_set, voter_set
 
 from moldau.machines.raft import effects as do
 from moldau.machines.raft import events as on
@@ -14,7 +14,7 @@ from moldau.model.ids import NO_NODE, NodeId
 OLD = [Entry(1, "leader 2"), Entry(1, "a"), Entry(2, "leader 3"), Entry(2, "b")]  # ends at (4, epoch 2)
 
 
-# Beginning and end of an epoch
+# Start and end of an epoch
 
 
 def begin(node_id: int, epoch: int, disk: int = 0) -> on.BeginQuorumRequested:
@@ -31,7 +31,7 @@ def end(node_id: int, epoch: int, *successors: int) -> on.EndQuorumRequested:
 def test_begin_quorum_makes_voter_follow_and_fetch() -> None:
     scene = Scene()
     scene.start()
-    effects = scene.tell(begin(2, 4))
+    effects = scene.receive(begin(2, 4))
     assert effects[0] == do.PersistQuorumState(ElectionState(4, NodeId(2)))
     assert only(effects, do.RespondToQuorumEpoch).error is ErrorCode.NONE
     assert (only(effects, do.SendFetch).to, only(effects, do.SendFetch).epoch) == (2, 4)
@@ -42,58 +42,58 @@ def test_begin_quorum_makes_voter_follow_and_fetch() -> None:
 def test_stale_leader_gets_the_later_epoch() -> None:
     scene = Scene(state=ElectionState(5))
     scene.start()
-    answer = only(scene.tell(begin(2, 4)), do.RespondToQuorumEpoch)
+    answer = only(scene.receive(begin(2, 4)), do.RespondToQuorumEpoch)
     assert (answer.error, answer.leadership.epoch) == (ErrorCode.FENCED_LEADER_EPOCH, 5)
 
 
 @pytest.mark.proves("H6")
-def test_an_epoch_has_one_leader() -> None:
+def test_epoch_has_one_leader() -> None:
     scene = Scene()
     scene.follow(2, 4)
-    assert only(scene.tell(begin(3, 4)), do.RespondToQuorumEpoch).error is ErrorCode.INVALID_REQUEST
+    assert only(scene.receive(begin(3, 4)), do.RespondToQuorumEpoch).error is ErrorCode.INVALID_REQUEST
     assert scene.machine.leadership.leader_id == 2
 
 
 def test_begin_quorum_for_other_voter_key_is_followed_with_error() -> None:
     scene = Scene()
     scene.start()
-    assert only(scene.tell(begin(2, 4, disk=1)), do.RespondToQuorumEpoch).error is ErrorCode.INVALID_VOTER_KEY
+    assert only(scene.receive(begin(2, 4, disk=1)), do.RespondToQuorumEpoch).error is ErrorCode.INVALID_VOTER_KEY
     assert scene.machine.leadership.leader_id == 2
 
 
 @pytest.mark.proves("H6")
-def test_the_first_successor_stands_at_once_when_its_leader_resigns() -> None:
+def test_first_successor_stands_at_once_when_its_leader_resigns() -> None:
     scene = Scene()
     scene.fetched(scene.follow(2, 4))
-    effects = scene.tell(end(2, 4, 1, 3))
+    effects = scene.receive(end(2, 4, 1, 3))
     assert [each.is_pre_vote for each in every(effects, do.SendVote)] == [True, True]
 
 
-def test_a_later_successor_gives_the_first_its_chance() -> None:
+def test_later_successor_stands_after_a_delay() -> None:
     scene = Scene()
     scene.fetched(scene.follow(2, 4))
-    effects = scene.tell(end(2, 4, 3, 1))
+    effects = scene.receive(end(2, 4, 3, 1))
     assert not every(effects, do.SendVote)
     assert scene.request_vote(3, 4, is_pre_vote=True).is_granted
     assert 0 < scene.machine.deadline_ms - scene.now_ms < scene.settings.election_timeout_ms
 
 
-def test_others_do_not_bring_back_a_leader_that_has_resigned() -> None:
+def test_resigned_leader_is_not_followed_again_on_others_word() -> None:
     scene = Scene()
     scene.fetched(scene.follow(2, 4))
-    asked = every(scene.tell(end(2, 4, 1, 3)), do.SendVote)
-    scene.tell(on.VoteResponseReceived(asked[1], ErrorCode.NONE, leads(2, 4), False))
+    asked = every(scene.receive(end(2, 4, 1, 3)), do.SendVote)
+    scene.receive(on.VoteResponseReceived(asked[1], ErrorCode.NONE, leads(2, 4), False))
     assert scene.machine.role is RoleName.PROSPECTIVE
 
 
 @pytest.mark.proves("H6")
-def test_a_leader_that_stops_hands_over_to_the_replica_with_the_longest_log() -> None:
+def test_stopping_leader_hands_over_to_the_longest_log() -> None:
     scene = Scene()
     scene.elect()
     scene.write("a", "b")
     scene.fetch(2, 3, 1)
     scene.fetch(3, 4, 1)
-    effects = scene.tell(on.ResignRequested())
+    effects = scene.receive(on.ResignRequested())
     sent = every(effects, do.SendEndQuorum)
     assert [each.to.node_id for each in sent] == [3, 2]
     assert sent[0].successors == (key(3), key(2))
@@ -101,10 +101,10 @@ def test_a_leader_that_stops_hands_over_to_the_replica_with_the_longest_log() ->
     assert (scene.machine.role, scene.machine.leadership.leader_id) == (RoleName.RESIGNED, NO_NODE)
 
 
-def test_who_has_resigned_waits_for_a_successor_and_then_stands_in_a_new_epoch() -> None:
+def test_resigned_leader_stands_in_a_new_epoch_without_a_successor() -> None:
     scene = Scene()
     scene.elect()
-    scene.tell(on.ResignRequested())
+    scene.receive(on.ResignRequested())
     assert scene.machine.deadline_ms - scene.now_ms >= scene.settings.election_timeout_ms
     scene.effects.clear()
     scene.wait_for_deadline()
@@ -113,7 +113,7 @@ def test_who_has_resigned_waits_for_a_successor_and_then_stands_in_a_new_epoch()
 
 
 @pytest.mark.proves("H6")
-def test_a_leader_that_restarts_does_not_lead_its_old_epoch() -> None:
+def test_restarted_leader_does_not_lead_its_old_epoch() -> None:
     scene = Scene(state=ElectionState(4, NodeId(1), key(1)))
     scene.start()
     assert (scene.machine.role, scene.machine.leadership.leader_id) == (RoleName.RESIGNED, NO_NODE)
@@ -122,10 +122,10 @@ def test_a_leader_that_restarts_does_not_lead_its_old_epoch() -> None:
     assert (scene.machine.role, scene.machine.epoch) == (RoleName.LEADER, 5)
 
 
-# Silence
+# Silent leaders
 
 
-def test_a_follower_doubts_a_leader_that_is_silent() -> None:
+def test_follower_of_a_silent_leader_becomes_prospective() -> None:
     scene = Scene()
     scene.fetched(scene.follow(2, 4))
     scene.wait(scene.settings.fetch_timeout_ms - 1)
@@ -133,31 +133,31 @@ def test_a_follower_doubts_a_leader_that_is_silent() -> None:
     assert len(every(scene.wait(1), do.SendVote)) == 2
 
 
-def test_a_follower_whose_leader_vanished_does_not_wait() -> None:
+def test_follower_of_a_vanished_leader_does_not_wait() -> None:
     scene = Scene()
     scene.fetched(scene.follow(2, 4))
-    assert len(every(scene.tell(on.PeerStopped(NodeId(2))), do.SendVote)) == 2
+    assert len(every(scene.receive(on.PeerStopped(NodeId(2))), do.SendVote)) == 2
 
 
-def test_a_node_that_is_not_the_leader_may_vanish() -> None:
+def test_vanished_non_leader_is_ignored() -> None:
     scene = Scene()
     scene.fetched(scene.follow(2, 4))
-    assert scene.tell(on.PeerStopped(NodeId(3))) == []
+    assert scene.receive(on.PeerStopped(NodeId(3))) == []
 
 
 @pytest.mark.proves("H6")
 def test_only_the_leader_itself_revives_a_stopped_leader() -> None:
     scene = Scene()
     scene.fetched(scene.follow(2, 4))
-    asked = every(scene.tell(on.PeerStopped(NodeId(2))), do.SendVote)
-    scene.tell(on.VoteResponseReceived(asked[1], ErrorCode.NONE, leads(2, 4), False))
+    asked = every(scene.receive(on.PeerStopped(NodeId(2))), do.SendVote)
+    scene.receive(on.VoteResponseReceived(asked[1], ErrorCode.NONE, leads(2, 4), False))
     assert scene.machine.role is RoleName.PROSPECTIVE
-    scene.tell(begin(2, 4))
+    scene.receive(begin(2, 4))
     assert scene.machine.role.value == "follower"
 
 
 @pytest.mark.proves("H7")
-def test_a_leader_that_a_majority_does_not_fetch_from_resigns() -> None:
+def test_leader_without_fetches_of_a_majority_resigns() -> None:
     scene = Scene(voter_set(1, 2, 3, 4, 5))
     scene.elect()
     patience_ms = scene.settings.fetch_timeout_ms * 1.5
@@ -169,7 +169,7 @@ def test_a_leader_that_a_majority_does_not_fetch_from_resigns() -> None:
     assert scene.machine.role is RoleName.RESIGNED
 
 
-def test_a_leader_that_a_majority_fetches_from_stays() -> None:
+def test_leader_with_fetches_of_a_majority_stays() -> None:
     scene = Scene()
     scene.elect()
     for _ in range(10):
@@ -178,18 +178,18 @@ def test_a_leader_that_a_majority_fetches_from_stays() -> None:
     assert scene.machine.is_leader
 
 
-def test_a_leader_tells_voters_that_do_not_fetch_again_that_it_leads() -> None:
+def test_leader_repeats_begin_quorum_to_voters_that_do_not_fetch() -> None:
     scene = Scene()
     scene.elect()
     scene.wait(500)
     scene.fetch(2, 3, 1)
     effects = scene.wait(scene.settings.fetch_timeout_ms / 2 - 500)
     assert [each.to.node_id for each in every(effects, do.SendBeginQuorum)] == [3]
-    soon = scene.tell(on.RequestFailed(only(effects, do.SendBeginQuorum))) + scene.wait(100)
+    soon = scene.receive(on.RequestFailed(only(effects, do.SendBeginQuorum))) + scene.wait(100)
     assert [each.to.node_id for each in every(soon, do.SendBeginQuorum)] == [3]
 
 
-# Starting
+# Start
 
 
 def test_starting_voter_without_leader_sends_pre_votes_soon() -> None:
@@ -198,18 +198,18 @@ def test_starting_voter_without_leader_sends_pre_votes_soon() -> None:
     assert scene.machine.deadline_ms - scene.now_ms <= 100
 
 
-def test_a_voter_that_starts_fetches_from_the_leader_that_it_remembers() -> None:
+def test_starting_voter_fetches_from_its_persisted_leader() -> None:
     scene = Scene(state=ElectionState(4, NodeId(3)))
     assert only(scene.start(), do.SendFetch).to == 3
 
 
-def test_an_epoch_in_the_log_counts_when_the_state_is_older() -> None:
+def test_epoch_of_the_log_counts_when_the_state_is_older() -> None:
     scene = Scene(entries=OLD, state=ElectionState(1, NodeId(3), key(3)))
     effects = scene.start()
     assert effects[0] == do.PersistQuorumState(ElectionState(2))
 
 
-def test_a_node_that_is_no_voter_never_stands_but_looks_for_a_leader() -> None:
+def test_non_voter_never_stands_and_looks_for_a_leader() -> None:
     scene = Scene(voter_set(2, 3))
     request = only(scene.start(), do.SendFetch)
     assert request.to == NO_NODE
@@ -221,10 +221,10 @@ def test_a_node_that_is_no_voter_never_stands_but_looks_for_a_leader() -> None:
     assert not every(scene.effects, do.SendVote)
 
 
-def test_an_observer_does_not_follow_into_an_epoch_without_a_leader() -> None:
+def test_observer_does_not_move_to_an_epoch_without_a_leader() -> None:
     scene = Scene(voter_set(2, 3))
     request = only(scene.start(), do.SendFetch)
-    scene.fetched(request, error=ErrorCode.NOT_LEADER_OR_FOLLOWER, leadership=nobody(7))
+    scene.fetched(request, error=ErrorCode.NOT_LEADER_OR_FOLLOWER, leadership=no_leader(7))
     assert scene.machine.epoch == 0
     assert scene.machine.deadline_ms - scene.now_ms == 100
 
@@ -235,14 +235,14 @@ def test_node_grants_vote_before_it_knows_it_is_a_voter() -> None:
     assert scene.request_vote(2, 5).is_granted
 
 
-def test_a_voter_of_a_fixed_quorum_may_have_any_disk() -> None:
+def test_voter_of_a_static_quorum_may_have_any_directory_id() -> None:
     scene = Scene(static_voters=static_set(1, 2, 3))
     scene.start()
     assert scene.machine.is_voter
     assert scene.request_vote(2, 1, candidate=key(2, disk=7)).is_granted
 
 
-def test_a_voter_with_a_new_disk_is_no_voter() -> None:
+def test_voter_with_a_new_directory_id_is_no_voter() -> None:
     wiped = Scene()
     wiped.disk.directory_id = key(1, disk=1).directory_id
     assert not Scene(disk=wiped.disk).machine.is_voter

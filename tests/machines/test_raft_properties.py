@@ -1,9 +1,9 @@
-"""Whole quorums by seed: whatever happens to them, the rules of raft hold after every event, and they live on."""
+"""Whole quorums by seed: the safety rules of Raft hold after every event, and the quorum recovers."""
 
 from collections import Counter
 
 import pytest
-from raft_cluster import Cluster, Weather
+from raft_cluster import Cluster, FaultRates
 from raft_ledger import Violated, demand
 from raft_storm import Storm
 
@@ -13,30 +13,30 @@ from moldau.model.errors import ErrorCode
 
 SEEDS = range(24)
 
-# Storms that notice a bug that others do not, or notice it first:
+# Storms that detect a bug that others do not, or detect it first:
 FOUND = [
-    37,  # the log is cut at the high watermark instead of the epoch boundary
-    63,  # records of an older epoch are committed by counting
-    76,  # a leader that restarts goes on in its old epoch
-    95,  # a leader was taken for dead that was not, and its followers waited for its word
-    208,  # a write that a new leader overtook
+    37,  # truncation at the high watermark instead of the epoch boundary
+    63,  # records of an older epoch committed by counting
+    76,  # a restarted leader continues in its old epoch
+    95,  # a live leader was reported dead, and its followers waited for it
+    208,  # a write that a new leader overwrote
 ]
 
 
 @pytest.fixture(scope="module")
 def seen() -> Counter[str]:
-    """What happened in all of the storms."""
+    """The events in all of the storms."""
     return Counter()
 
 
 @pytest.mark.proves("H6")
 @pytest.mark.proves("H7")
 @pytest.mark.parametrize("seed", sorted({*SEEDS, *FOUND}))
-def test_the_rules_hold_in_any_storm_and_the_quorum_lives_after_it(seed: int, seen: Counter[str]) -> None:
+def test_rules_hold_in_every_storm_and_the_quorum_recovers(seed: int, seen: Counter[str]) -> None:
     seen.update(Storm(seed).run().seen)
 
 
-def test_the_storms_were_storms(seen: Counter[str]) -> None:
+def test_storms_contain_every_kind_of_event(seen: Counter[str]) -> None:
     """A run in which nothing happened proves nothing."""
     if not seen:
         pytest.skip("looks at the storms that ran before it")
@@ -46,12 +46,12 @@ def test_the_storms_were_storms(seen: Counter[str]) -> None:
     assert not rare
 
 
-def test_a_seed_replays_exactly() -> None:
+def test_seed_replays_exactly() -> None:
     traces = [Storm(seed, chaos_ms=10_000).run().trace for seed in (3, 3, 4)]
     assert traces[0] == traces[1] != traces[2]
 
 
-# Quorums in good weather, with one thing that happens to them
+# Healthy quorums with a single fault
 
 
 def settled(voters: int = 3, observers: int = 0, seed: int = 1) -> Cluster:
@@ -63,14 +63,14 @@ def settled(voters: int = 3, observers: int = 0, seed: int = 1) -> Cluster:
 
 
 @pytest.mark.parametrize("voters", [1, 2, 3, 5])
-def test_a_new_quorum_has_a_leader_soon(voters: int) -> None:
+def test_new_quorum_elects_a_leader_soon(voters: int) -> None:
     for seed in range(10):
         cluster = Cluster(seed)
         cluster.found(voters)
         assert cluster.run(500, lambda cluster=cluster: cluster.leader is not None)  # type: ignore[misc]
 
 
-def test_observers_follow_what_is_committed() -> None:
+def test_observers_replicate_committed_records() -> None:
     cluster = settled(3, observers=2)
     assert cluster.write("a")
     cluster.run(100)
@@ -79,10 +79,10 @@ def test_observers_follow_what_is_committed() -> None:
 
 
 @pytest.mark.proves("H6")
-def test_a_leader_whose_process_dies_is_replaced_at_once() -> None:
+def test_leader_whose_process_dies_is_replaced_at_once() -> None:
     for seed in range(20):
         cluster = settled(seed=seed)
-        cluster.weather = Weather(power=0)
+        cluster.faults = FaultRates(power=0)
         assert cluster.leader is not None
         cluster.crash(cluster.leader)
         began_ms = cluster.now_ms
@@ -90,7 +90,7 @@ def test_a_leader_whose_process_dies_is_replaced_at_once() -> None:
         assert cluster.now_ms - began_ms < 400
 
 
-def test_a_leader_that_resigns_is_replaced_at_once() -> None:
+def test_resigned_leader_is_replaced_at_once() -> None:
     for seed in range(20):
         cluster = settled(seed=seed)
         leader = cluster.leader
@@ -125,7 +125,7 @@ def test_partitioned_leader_commits_nothing_while_majority_continues() -> None:
 
 
 @pytest.mark.proves("H7")
-def test_a_follower_that_was_cut_off_does_not_disturb_the_leader_when_it_comes_back() -> None:
+def test_isolated_follower_does_not_disturb_the_leader_on_return() -> None:
     cluster = settled(3)
     leader = cluster.leader
     assert leader is not None
@@ -141,7 +141,7 @@ def test_a_follower_that_was_cut_off_does_not_disturb_the_leader_when_it_comes_b
     assert follower.machine.role is RoleName.FOLLOWER
 
 
-def test_a_wiped_voter_is_no_voter_until_it_is_added_again() -> None:
+def test_wiped_voter_is_no_voter_until_it_is_added_again() -> None:
     cluster = settled(3)
     leader = cluster.leader
     assert leader is not None
@@ -160,7 +160,7 @@ def test_a_wiped_voter_is_no_voter_until_it_is_added_again() -> None:
     assert newcomer.machine.role.value == "follower"
 
 
-def test_a_replica_that_was_away_for_long_comes_back_by_a_snapshot() -> None:
+def test_replica_far_behind_recovers_from_a_snapshot() -> None:
     cluster = settled(3)
     leader = cluster.leader
     assert leader is not None
@@ -176,8 +176,8 @@ def test_a_replica_that_was_away_for_long_comes_back_by_a_snapshot() -> None:
     assert cluster.nodes[away.node_id].machine.high_watermark == leader.machine.high_watermark
 
 
-def test_the_ledger_notices() -> None:
-    """What is looked at in a storm is really looked at."""
+def test_ledger_detects_violations() -> None:
+    """The checks of a storm really check."""
     cluster = settled(3)
     leader = cluster.leader
     assert leader is not None

@@ -1,8 +1,8 @@
-"""How the log spreads: fetches, what is committed, what is cut off, snapshots."""
+"""Log replication: fetches, commits, truncation, snapshots."""
 
 import pytest
 from raft_disk import Entry, MemoryDisk
-from raft_scene import Scene, every, key, leads, nobody, only, voter_set
+from raft_scene import Scene, every, key, leads, no_leader, only, voter_set
 
 from moldau.machines.raft import effects as do
 from moldau.machines.raft import events as on
@@ -20,7 +20,7 @@ OLD = [Entry(1, "leader 2"), Entry(1, "a"), Entry(2, "leader 3"), Entry(2, "b")]
 
 
 def elected(**fields: object) -> Scene:
-    """Leads epoch 3 after OLD, with its leader change at 4 and the voters at 6; its log ends at 7."""
+    """Lead epoch 3 after OLD, with the leader change at 4 and the voters at 6; the log ends at 7."""
     scene = Scene(entries=OLD, state=ElectionState(2), **fields)  # type: ignore[arg-type]
     scene.elect()
     assert (scene.machine.epoch, scene.log.end_offset) == (3, 7)
@@ -28,22 +28,22 @@ def elected(**fields: object) -> Scene:
 
 
 def compacted() -> Scene:
-    """Leads epoch 3; its log begins at 6, after a snapshot of everything below."""
+    """Lead epoch 3; the log starts at 6, after a snapshot of everything below."""
     scene = elected()
     scene.fetch(2, 7, 3)
     scene.log.take_snapshot(6, scene.machine.voters_at(6), kept=1)
     return scene
 
 
-# Serving
+# Fetch requests
 
 
-def test_a_fetch_that_fits_is_served_from_the_log() -> None:
+def test_matching_fetch_is_served_from_the_log() -> None:
     served = only(elected().fetch(2, 4, 2), do.ServeFetch)
     assert served.offset == 4
 
 
-def test_a_replica_waits_until_there_is_more_than_it_knows() -> None:
+def test_fetch_at_the_end_waits_for_records_or_a_high_watermark() -> None:
     scene = elected()
     assert only(scene.fetch(2, 7, 3, high_watermark=4), do.ServeFetch).high_watermark == 4
     assert only(scene.fetch(2, 7, 3), do.ServeFetch).high_watermark == scene.machine.high_watermark == 7
@@ -66,7 +66,7 @@ def test_non_leader_responds_with_the_leader() -> None:
 
 
 @pytest.mark.parametrize(("offset", "last_epoch"), [(-1, 0), (0, -1), (4, 4)])
-def test_fetch_that_makes_no_sense_is_rejected(offset: int, last_epoch: int) -> None:
+def test_fetch_of_an_impossible_position_is_rejected(offset: int, last_epoch: int) -> None:
     answer = only(elected().fetch(2, offset, last_epoch), do.RespondToFetch)
     assert answer.error is ErrorCode.INVALID_REQUEST
 
@@ -97,51 +97,51 @@ def test_replica_at_the_end_of_the_snapshot_continues_from_there() -> None:
     assert only(compacted().fetch(3, 6, 3), do.ServeFetch).offset == 6
 
 
-def test_a_snapshot_is_served_by_the_leader_only() -> None:
+def test_snapshot_is_served_by_the_leader_only() -> None:
     scene = compacted()
     wanted = on.FetchSnapshotRequested(ticket=1, replica=key(3), epoch=3, snapshot=OffsetAndEpoch(6, 3))
-    assert only(scene.tell(wanted), do.ServeSnapshot).snapshot == OffsetAndEpoch(6, 3)
-    scene.tell(on.ResignRequested())
-    assert only(scene.tell(wanted), do.RespondToFetchSnapshot).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert only(scene.receive(wanted), do.ServeSnapshot).snapshot == OffsetAndEpoch(6, 3)
+    scene.receive(on.ResignRequested())
+    assert only(scene.receive(wanted), do.RespondToFetchSnapshot).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_replica_that_loads_a_snapshot_is_no_lost_majority() -> None:
+def test_replica_that_loads_a_snapshot_counts_as_fetching() -> None:
     scene = compacted()
     for _ in range(10):
         scene.wait(scene.settings.fetch_timeout_ms)
         wanted = on.FetchSnapshotRequested(ticket=1, replica=key(3), epoch=3, snapshot=OffsetAndEpoch(6, 3))
-        scene.tell(wanted)
+        scene.receive(wanted)
     assert scene.machine.is_leader
 
 
-def test_a_voter_that_has_seen_a_later_epoch_brings_about_an_election() -> None:
+def test_voter_with_a_later_epoch_triggers_an_election() -> None:
     scene = elected()
     answer = only(scene.fetch(2, 4, 2, epoch=5), do.RespondToFetch)
     assert answer.error is ErrorCode.UNKNOWN_LEADER_EPOCH
     assert (scene.machine.role, scene.machine.epoch) == (RoleName.UNATTACHED, 5)
 
 
-# What is committed
+# Commits
 
 
 @pytest.mark.proves("H6")
-def test_what_a_majority_has_on_disk_is_committed() -> None:
+def test_records_synced_by_a_majority_are_committed() -> None:
     scene = elected()
     assert scene.machine.high_watermark == 0
     assert only(scene.fetch(2, 7, 3), do.AdvanceHighWatermark).offset == 7
     scene.write("c")
-    assert not every(scene.fetch(2, 8, 3), do.AdvanceHighWatermark)  # ours is not synced yet
+    assert not every(scene.fetch(2, 8, 3), do.AdvanceHighWatermark)  # the leader's own is not synced yet
     assert only(scene.sync(), do.AdvanceHighWatermark).offset == 8
 
 
 @pytest.mark.proves("H6")
-def test_records_of_an_older_epoch_are_committed_only_with_one_of_this_epoch() -> None:
+def test_old_epochs_are_committed_only_with_a_record_of_this_epoch() -> None:
     scene = elected()
     assert not every(scene.fetch(2, 4, 2), do.AdvanceHighWatermark)
     assert only(scene.fetch(2, 5, 3), do.AdvanceHighWatermark).offset == 5
 
 
-def test_two_followers_commit_what_the_leader_has_not_synced() -> None:
+def test_two_followers_commit_before_the_leaders_sync() -> None:
     scene = elected()
     scene.write("c")
     scene.fetch(2, 8, 3)
@@ -149,12 +149,12 @@ def test_two_followers_commit_what_the_leader_has_not_synced() -> None:
 
 
 @pytest.mark.proves("H6")
-def test_an_observer_does_not_count() -> None:
+def test_observer_does_not_count_towards_a_commit() -> None:
     assert not every(elected().fetch(9, 7, 3), do.AdvanceHighWatermark)
 
 
 @pytest.mark.proves("H6")
-def test_a_voter_with_another_disk_does_not_count() -> None:
+def test_voter_with_another_directory_id_does_not_count() -> None:
     assert not every(elected().fetch(2, 7, 3, replica=key(2, disk=1)), do.AdvanceHighWatermark)
 
 
@@ -163,14 +163,14 @@ def test_replica_without_directory_id_is_not_a_voter() -> None:
 
 
 @pytest.mark.proves("H6")
-def test_a_reader_that_does_not_name_its_epoch_is_served_and_not_counted() -> None:
+def test_fetch_without_an_epoch_is_served_and_not_counted() -> None:
     effects = elected().fetch(2, 7, 3, epoch=-1)
     assert every(effects, do.ServeFetch)
     assert not every(effects, do.AdvanceHighWatermark)
 
 
 @pytest.mark.proves("H6")
-def test_the_high_watermark_does_not_go_back_with_a_replica() -> None:
+def test_high_watermark_does_not_decrease_with_a_replica() -> None:
     scene = elected()
     scene.fetch(2, 7, 3)
     assert not every(scene.fetch(2, 5, 3), do.AdvanceHighWatermark)
@@ -182,7 +182,7 @@ def test_progress_of_an_older_epoch_does_not_count() -> None:
     scene.write("c")
     scene.sync()
     scene.fetch(2, 8, 3)
-    scene.tell(on.ResignRequested())
+    scene.receive(on.ResignRequested())
     scene.effects.clear()
     scene.wait_for_deadline()
     scene.win()
@@ -190,15 +190,15 @@ def test_progress_of_an_older_epoch_does_not_count() -> None:
 
 
 @pytest.mark.proves("H6")
-def test_progress_of_an_older_epoch_does_not_count_for_records_that_took_its_place() -> None:
+def test_progress_of_an_older_epoch_does_not_count_for_replaced_records() -> None:
     scene = elected(voters=voter_set(1, 2, 3, 4, 5))
     scene.write("c", "d", "e")
     scene.sync()
     scene.fetch(2, 10, 3)
     begin = on.BeginQuorumRequested(ticket=1, epoch=5, leader_id=NodeId(3), voter=None, endpoints=())
-    scene.fetched(only(scene.tell(begin), do.SendFetch), diverging=OffsetAndEpoch(7, 3))
+    scene.fetched(only(scene.receive(begin), do.SendFetch), diverging=OffsetAndEpoch(7, 3))
     scene.effects.clear()
-    scene.tell(on.PeerStopped(NodeId(3)))
+    scene.receive(on.PeerStopped(NodeId(3)))
     scene.win()
     scene.write("f")
     scene.sync()
@@ -206,11 +206,11 @@ def test_progress_of_an_older_epoch_does_not_count_for_records_that_took_its_pla
     assert not every(scene.fetch(4, 9, 6), do.AdvanceHighWatermark)
 
 
-# Following
+# Followers
 
 
 @pytest.mark.proves("H6")
-def test_fetched_records_are_appended_and_only_synced_ones_are_counted_on() -> None:
+def test_fetched_records_count_once_synced() -> None:
     scene = Scene()
     effects = scene.fetched(scene.follow(2, 1), Entry(1, "leader 2"), Entry(1, "a"), high_watermark=1)
     assert only(effects, do.AppendFetched)
@@ -221,7 +221,7 @@ def test_fetched_records_are_appended_and_only_synced_ones_are_counted_on() -> N
 
 
 @pytest.mark.proves("H6")
-def test_the_high_watermark_of_a_follower_ends_with_its_log() -> None:
+def test_high_watermark_of_a_follower_is_bounded_by_its_log() -> None:
     scene = Scene()
     effects = scene.fetched(scene.follow(2, 1), Entry(1, "leader 2"), high_watermark=9)
     assert only(effects, do.AdvanceHighWatermark).offset == 1
@@ -236,9 +236,7 @@ def test_follower_learns_high_watermark_without_records() -> None:
 
 @pytest.mark.parametrize(("end", "end_offset"), [((4, 1), 2), ((1, 1), 1), ((3, 2), 3), ((0, 0), 0)])
 @pytest.mark.proves("H5")
-def test_records_that_the_leader_has_not_got_are_cut_off_at_the_epoch_boundary(
-    end: tuple[int, int], end_offset: int
-) -> None:
+def test_diverging_records_are_truncated_at_the_epoch_boundary(end: tuple[int, int], end_offset: int) -> None:
     scene = Scene(entries=OLD, state=ElectionState(2))
     effects = scene.fetched(scene.follow(3, 4), diverging=OffsetAndEpoch(*end))
     assert only(effects, do.TruncateLog).end_offset == end_offset
@@ -246,7 +244,7 @@ def test_records_that_the_leader_has_not_got_are_cut_off_at_the_epoch_boundary(
 
 
 @pytest.mark.proves("H6")
-def test_committed_records_are_never_cut_off() -> None:
+def test_committed_records_are_never_truncated() -> None:
     scene = Scene(entries=OLD, state=ElectionState(2))
     effects = scene.fetched(scene.follow(3, 4), high_watermark=3)
     request = only(effects, do.SendFetch)
@@ -265,7 +263,7 @@ def test_divergence_without_truncation_is_retried_later() -> None:
 def test_response_to_abandoned_fetch_is_not_appended() -> None:
     scene = Scene()
     request = scene.follow(2, 1)
-    scene.tell(on.RequestFailed(request))
+    scene.receive(on.RequestFailed(request))
     again = only(scene.wait(scene.settings.retry_backoff_ms), do.SendFetch)
     assert not scene.fetched(request, Entry(1, "leader 2"))
     assert only(scene.fetched(again, Entry(1, "leader 2")), do.AppendFetched).request == again
@@ -285,7 +283,7 @@ def test_fetch_response_is_appended_once() -> None:
     assert not every(scene.fetched(request, Entry(1, "leader 2")), do.AppendFetched)
 
 
-def test_records_that_cannot_be_appended_are_fetched_again() -> None:
+def test_records_that_fail_to_be_appended_are_fetched_again() -> None:
     scene = Scene()
     request = scene.follow(2, 1)
     scene.machine.step(
@@ -294,23 +292,23 @@ def test_records_that_cannot_be_appended_are_fetched_again() -> None:
         ),
         scene.now_ms,
     )
-    assert not scene.tell(on.RequestFailed(request))
+    assert not scene.receive(on.RequestFailed(request))
     assert only(scene.wait(scene.settings.retry_backoff_ms), do.SendFetch).offset == 0
     assert scene.machine.high_watermark == 0
 
 
-def test_a_fetch_is_repeated_after_a_pause_when_it_fails() -> None:
+def test_failed_fetch_is_retried_after_a_backoff() -> None:
     scene = Scene()
-    scene.tell(on.RequestFailed(scene.follow(2, 1)))
+    scene.receive(on.RequestFailed(scene.follow(2, 1)))
     assert scene.machine.deadline_ms - scene.now_ms == scene.settings.retry_backoff_ms
     assert only(scene.wait_for_deadline(), do.SendFetch).to == 2
 
 
-def test_failed_fetches_do_not_prolong_the_patience_with_the_leader() -> None:
+def test_failed_fetches_do_not_extend_the_fetch_timeout() -> None:
     scene = Scene()
     request = scene.follow(2, 1)
     while scene.machine.role is RoleName.FOLLOWER:
-        scene.tell(on.RequestFailed(request))
+        scene.receive(on.RequestFailed(request))
         sent = every(scene.wait_for_deadline(), do.SendFetch)
         request = sent[-1] if sent else request
     assert scene.now_ms == pytest.approx(1000 + scene.settings.fetch_timeout_ms)
@@ -319,7 +317,7 @@ def test_failed_fetches_do_not_prolong_the_patience_with_the_leader() -> None:
 def test_resigned_leader_is_not_awaited() -> None:
     scene = Scene()
     request = scene.follow(2, 1)
-    scene.fetched(request, error=ErrorCode.NOT_LEADER_OR_FOLLOWER, leadership=nobody(1))
+    scene.fetched(request, error=ErrorCode.NOT_LEADER_OR_FOLLOWER, leadership=no_leader(1))
     assert scene.machine.role is RoleName.UNATTACHED
     assert scene.machine.deadline_ms - scene.now_ms <= 100
 
@@ -332,10 +330,10 @@ def test_leader_of_later_epoch_in_response_is_followed() -> None:
     assert only(effects, do.SendFetch).to == 3
 
 
-def test_a_leader_that_steps_down_syncs_its_log_before_it_fetches() -> None:
+def test_deposed_leader_syncs_its_log_before_it_fetches() -> None:
     scene = elected()
     scene.write("c")
-    effects = scene.tell(on.BeginQuorumRequested(ticket=1, epoch=5, leader_id=NodeId(3), voter=key(1), endpoints=()))
+    effects = scene.receive(on.BeginQuorumRequested(ticket=1, epoch=5, leader_id=NodeId(3), voter=key(1), endpoints=()))
     assert not every(effects, do.SendFetch)
     assert only(scene.sync(), do.SendFetch).offset == 8
 
@@ -355,7 +353,7 @@ def chunk(
     )
 
 
-def test_a_snapshot_is_fetched_piece_by_piece_and_loaded() -> None:
+def test_snapshot_is_fetched_in_chunks_and_loaded() -> None:
     source = compacted().log.snapshots[0]
     scene = Scene()
     effects = scene.fetched(scene.follow(2, 4), snapshot=source.end)
@@ -364,7 +362,7 @@ def test_a_snapshot_is_fetched_piece_by_piece_and_loaded() -> None:
         request = only(effects, do.SendFetchSnapshot)
         positions.append(request.position)
         scene.node.snapshot = source
-        effects = scene.tell(chunk(request))
+        effects = scene.receive(chunk(request))
     assert positions == [0, 100, 200]
     assert only(effects, do.LoadSnapshot).request == request
     assert only(effects, do.AdvanceHighWatermark).offset == 6
@@ -373,12 +371,12 @@ def test_a_snapshot_is_fetched_piece_by_piece_and_loaded() -> None:
 
 
 @pytest.mark.proves("H6")
-def test_the_voters_of_a_snapshot_replace_those_of_the_log() -> None:
+def test_voters_of_a_snapshot_replace_those_of_the_log() -> None:
     scene = Scene()
     effects = scene.fetched(scene.follow(2, 4), snapshot=OffsetAndEpoch(6, 3))
     assert only(effects, do.SendFetchSnapshot)
     scene.log.start_offset = 6
-    scene.tell(on.SnapshotLoaded(OffsetAndEpoch(6, 3), voter_set(2, 3, 4)))
+    scene.receive(on.SnapshotLoaded(OffsetAndEpoch(6, 3), voter_set(2, 3, 4)))
     assert scene.machine.voters == scene.machine.voters_at(6) == voter_set(2, 3, 4)
     assert scene.machine.role is RoleName.OBSERVER
 
@@ -386,46 +384,46 @@ def test_the_voters_of_a_snapshot_replace_those_of_the_log() -> None:
 def test_failed_snapshot_chunk_is_fetched_again() -> None:
     scene = Scene()
     first = only(scene.fetched(scene.follow(2, 4), snapshot=OffsetAndEpoch(6, 3)), do.SendFetchSnapshot)
-    second = only(scene.tell(chunk(first)), do.SendFetchSnapshot)
-    scene.tell(on.RequestFailed(second))
+    second = only(scene.receive(chunk(first)), do.SendFetchSnapshot)
+    scene.receive(on.RequestFailed(second))
     again = only(scene.wait(scene.settings.retry_backoff_ms), do.SendFetchSnapshot)
     assert (again.position, again.snapshot) == (100, OffsetAndEpoch(6, 3))
 
 
 @pytest.mark.parametrize("error", [ErrorCode.SNAPSHOT_NOT_FOUND, ErrorCode.POSITION_OUT_OF_RANGE])
-def test_a_snapshot_that_is_gone_is_given_up_for_a_fetch(error: ErrorCode) -> None:
+def test_missing_snapshot_is_abandoned_for_a_fetch(error: ErrorCode) -> None:
     scene = Scene()
     first = only(scene.fetched(scene.follow(2, 4), snapshot=OffsetAndEpoch(6, 3)), do.SendFetchSnapshot)
-    scene.tell(chunk(first, error))
+    scene.receive(chunk(first, error))
     assert only(scene.wait(scene.settings.retry_backoff_ms), do.SendFetch).offset == 0
 
 
-def test_a_snapshot_of_an_older_leader_is_given_up() -> None:
+def test_snapshot_of_an_older_leader_is_abandoned() -> None:
     scene = Scene()
     first = only(scene.fetched(scene.follow(2, 4), snapshot=OffsetAndEpoch(6, 3)), do.SendFetchSnapshot)
-    effects = scene.tell(on.BeginQuorumRequested(ticket=1, epoch=5, leader_id=NodeId(3), voter=None, endpoints=()))
+    effects = scene.receive(on.BeginQuorumRequested(ticket=1, epoch=5, leader_id=NodeId(3), voter=None, endpoints=()))
     assert only(effects, do.SendFetch).to == 3
-    assert not scene.tell(chunk(first))
+    assert not scene.receive(chunk(first))
 
 
-def test_a_snapshot_that_cannot_be_loaded_is_given_up_for_a_fetch() -> None:
+def test_unloadable_snapshot_is_abandoned_for_a_fetch() -> None:
     scene = Scene()
     request = only(scene.fetched(scene.follow(2, 4), snapshot=OffsetAndEpoch(6, 3)), do.SendFetchSnapshot)
     assert every(scene.machine.step(chunk(request, next_position=250), scene.now_ms), do.LoadSnapshot)
-    scene.tell(on.RequestFailed(request))
+    scene.receive(on.RequestFailed(request))
     assert only(scene.wait(scene.settings.retry_backoff_ms), do.SendFetch).offset == 0
 
 
-def test_pieces_of_a_snapshot_prolong_the_patience_with_the_leader() -> None:
+def test_snapshot_chunks_extend_the_fetch_timeout() -> None:
     scene = Scene()
     request = only(scene.fetched(scene.follow(2, 4), snapshot=OffsetAndEpoch(6, 3)), do.SendFetchSnapshot)
     for position in range(1, 9):
         scene.now_ms += scene.settings.fetch_timeout_ms - 1
-        request = only(scene.tell(chunk(request, next_position=position)), do.SendFetchSnapshot)
+        request = only(scene.receive(chunk(request, next_position=position)), do.SendFetchSnapshot)
     assert scene.machine.role is RoleName.FOLLOWER
 
 
-def test_a_node_starts_with_its_snapshot_committed() -> None:
+def test_node_starts_with_its_snapshot_committed() -> None:
     disk = MemoryDisk(key(1).directory_id)
     disk.log.append(*OLD)
     disk.log.take_snapshot(3, None, kept=1)
@@ -433,7 +431,7 @@ def test_a_node_starts_with_its_snapshot_committed() -> None:
     assert only(scene.start(), do.AdvanceHighWatermark).offset == 3
 
 
-# Describing
+# DescribeQuorum
 
 
 def test_leader_describes_the_progress_of_all_replicas() -> None:
@@ -452,7 +450,7 @@ def test_leader_describes_the_progress_of_all_replicas() -> None:
     assert [(each.key.node_id, each.end_offset) for each in described.observers] == [(9, 5)]
 
 
-def test_a_replica_that_always_has_what_was_there_at_its_last_fetch_counts_as_caught_up() -> None:
+def test_replica_with_everything_at_its_last_fetch_is_caught_up() -> None:
     scene = elected()
     scene.fetch(2, 6, 3)
     first_ms = scene.now_ms
@@ -462,7 +460,7 @@ def test_a_replica_that_always_has_what_was_there_at_its_last_fetch_counts_as_ca
     assert scene.machine.describe(scene.now_ms).voters[1].last_caught_up_ms == first_ms
 
 
-def test_observers_that_fell_silent_are_forgotten_and_there_are_not_too_many() -> None:
+def test_silent_observers_are_dropped_and_their_number_is_bounded() -> None:
     scene = elected()
     scene.fetch(9, 7, 3)
     for at in range(OBSERVERS_MAX + 10):
@@ -475,7 +473,7 @@ def test_observers_that_fell_silent_are_forgotten_and_there_are_not_too_many() -
     assert scene.machine.describe(scene.now_ms).voters[1].end_offset == 7
 
 
-def test_who_does_not_lead_describes_no_progress() -> None:
+def test_non_leader_describes_no_progress() -> None:
     scene = Scene()
     scene.start()
     described = scene.machine.describe(scene.now_ms)
@@ -485,6 +483,6 @@ def test_who_does_not_lead_describes_no_progress() -> None:
     assert described.observers == ()
 
 
-def test_a_replica_key_reads_as_node_and_disk() -> None:
+def test_replica_key_is_formatted_as_node_and_directory() -> None:
     assert str(ReplicaKey(NodeId(3))) == "3"
     assert str(key(3)) == f"3/{'01' * 16}"

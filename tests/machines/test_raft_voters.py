@@ -1,4 +1,4 @@
-"""Voters that change: one at a time, each on a committed one (KIP-853)."""
+"""Voter changes: one at a time, each based on a committed set (KIP-853)."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ from moldau.model.ids import NodeId
 
 
 def settled(voters: VoterSet | None = None) -> Scene:
-    """Leads epoch 1 with everything committed; its log ends at 3."""
+    """Lead epoch 1 with everything committed; the log ends at 3."""
     scene = Scene(voters or voter_set(1, 2, 3))
     scene.elect()
     for other in scene.machine.voters:
@@ -30,22 +30,22 @@ def settled(voters: VoterSet | None = None) -> Scene:
 
 def add(scene: Scene, newcomer: Voter, **fields: bool) -> list[Effect]:
     ticket = scene.next_ticket()
-    return scene.tell(on.AddVoterRequested(ticket=ticket, voter=newcomer, timeout_ms=5000, **fields))
+    return scene.receive(on.AddVoterRequested(ticket=ticket, voter=newcomer, timeout_ms=5000, **fields))
 
 
 def remove(scene: Scene, removed: ReplicaKey) -> list[Effect]:
-    return scene.tell(on.RemoveVoterRequested(ticket=scene.next_ticket(), voter=removed, timeout_ms=5000))
+    return scene.receive(on.RemoveVoterRequested(ticket=scene.next_ticket(), voter=removed, timeout_ms=5000))
 
 
 def update(scene: Scene, updated: Voter, epoch: int = 1) -> list[Effect]:
-    return scene.tell(on.UpdateVoterRequested(ticket=scene.next_ticket(), epoch=epoch, voter=updated))
+    return scene.receive(on.UpdateVoterRequested(ticket=scene.next_ticket(), epoch=epoch, voter=updated))
 
 
 def error_of(effects: list[Effect]) -> ErrorCode:
     return only(effects, do.RespondToVoterChange).error
 
 
-# Adding
+# AddRaftVoter
 
 
 @pytest.mark.proves("H6")
@@ -61,7 +61,7 @@ def test_voter_is_added_when_caught_up_and_acknowledged_when_committed() -> None
 
 
 @pytest.mark.proves("H6")
-def test_a_newcomer_that_has_not_caught_up_is_waited_for() -> None:
+def test_add_voter_waits_until_the_new_voter_has_caught_up() -> None:
     scene = settled()
     scene.fetch(4, 0, 0)
     assert not every(add(scene, voter(4)), do.AppendVoters)
@@ -69,7 +69,7 @@ def test_a_newcomer_that_has_not_caught_up_is_waited_for() -> None:
 
 
 @pytest.mark.proves("H6")
-def test_a_newcomer_that_had_caught_up_and_died_a_moment_ago_is_given_no_vote() -> None:
+def test_caught_up_new_voter_that_died_is_not_added() -> None:
     scene = settled()
     scene.fetch(4, 3, 1)
     scene.wait(10)
@@ -78,7 +78,7 @@ def test_a_newcomer_that_had_caught_up_and_died_a_moment_ago_is_given_no_vote() 
     assert only(scene.fetch(4, 3, 1), do.AppendVoters).voters == voter_set(1, 2, 3, 4)
 
 
-def test_a_newcomer_that_never_catches_up_is_given_up() -> None:
+def test_add_voter_times_out_when_it_never_catches_up() -> None:
     scene = settled()
     add(scene, voter(4))
     effects: list[Effect] = []
@@ -92,7 +92,7 @@ def test_a_newcomer_that_never_catches_up_is_given_up() -> None:
     assert not every(scene.fetch(4, 3, 1), do.AppendVoters)
 
 
-def test_the_newcomer_with_another_disk_is_another_newcomer() -> None:
+def test_new_voter_with_another_directory_id_does_not_count() -> None:
     scene = settled()
     scene.fetch(4, 3, 1, replica=key(4, disk=1))
     assert not every(add(scene, voter(4)), do.AppendVoters)
@@ -110,7 +110,7 @@ def test_voter_change_may_be_acknowledged_before_commit() -> None:
 
 
 @pytest.mark.proves("H6")
-def test_the_new_voters_count_from_the_moment_they_are_in_the_log() -> None:
+def test_new_voters_count_as_soon_as_they_are_in_the_log() -> None:
     scene = settled()
     scene.fetch(4, 3, 1)
     add(scene, voter(4))
@@ -126,7 +126,7 @@ def test_new_voter_gets_begin_quorum() -> None:
 
 
 @pytest.mark.parametrize("disk", [0, 1])
-def test_a_node_that_votes_is_not_added_again(disk: int) -> None:
+def test_existing_voter_is_not_added_again(disk: int) -> None:
     assert error_of(add(settled(), voter(2, disk))) is ErrorCode.DUPLICATE_VOTER
 
 
@@ -143,10 +143,10 @@ def test_new_voter_needs_directory_id_and_endpoint(newcomer: Voter) -> None:
     assert error_of(add(settled(), newcomer)) is ErrorCode.INVALID_REQUEST
 
 
-# Removing
+# RemoveRaftVoter
 
 
-def test_a_voter_is_removed() -> None:
+def test_voter_is_removed() -> None:
     scene = settled()
     effects = remove(scene, key(3))
     assert only(effects, do.AppendVoters).voters == voter_set(1, 2)
@@ -159,7 +159,7 @@ def test_only_a_voter_can_be_removed(stranger: ReplicaKey) -> None:
     assert error_of(remove(settled(), stranger)) is ErrorCode.VOTER_NOT_FOUND
 
 
-def test_the_last_voter_is_not_removed() -> None:
+def test_last_voter_is_not_removed() -> None:
     assert error_of(remove(settled(voter_set(1)), key(1))) is ErrorCode.INVALID_REQUEST
 
 
@@ -179,7 +179,7 @@ def test_removed_leader_resigns_once_removal_is_committed() -> None:
     assert scene.machine.role is RoleName.RESIGNED
 
 
-def test_who_has_been_removed_becomes_an_observer() -> None:
+def test_removed_voter_becomes_an_observer() -> None:
     scene = settled()
     remove(scene, key(1))
     scene.sync()
@@ -191,27 +191,27 @@ def test_who_has_been_removed_becomes_an_observer() -> None:
 
 
 @pytest.mark.proves("H6")
-def test_who_is_being_removed_may_stand_but_does_not_vote_for_itself() -> None:
+def test_voter_being_removed_may_stand_without_its_own_vote() -> None:
     entries = [Entry(1, "leader 1"), Entry(1, "version"), Entry(1, "voters", voter_set(1, 2, 3))]
     scene = Scene(entries=[*entries, Entry(1, "voters", voter_set(2, 3))], state=ElectionState(1, NodeId(1), key(1)))
     scene.start()
     asked = every(scene.wait_for_deadline(), do.SendVote)
     assert [each.to.node_id for each in asked] == [2, 3]
-    scene.tell(on.VoteResponseReceived(asked[0], ErrorCode.NONE, leads(-1, 1), True))
+    scene.receive(on.VoteResponseReceived(asked[0], ErrorCode.NONE, leads(-1, 1), True))
     assert scene.machine.role is RoleName.PROSPECTIVE
-    scene.tell(on.VoteResponseReceived(asked[1], ErrorCode.NONE, leads(-1, 1), True))
+    scene.receive(on.VoteResponseReceived(asked[1], ErrorCode.NONE, leads(-1, 1), True))
     assert scene.machine.role.value == "candidate"
 
 
 def removed(port: int = 9093) -> Scene:
-    """Comes back and does not know whether its removal was ever committed."""
+    """Return a restarted node that does not know whether its removal was committed."""
     entries = [Entry(1, "leader 2"), Entry(1, "version"), Entry(1, "voters", voter_set(1, 2, 3))]
     return Scene(entries=[*entries, Entry(1, "voters", voter_set(2, 3))], state=ElectionState(1), port=port)
 
 
 @pytest.mark.proves("H6", part="voters change")
 @pytest.mark.parametrize("port", [9093, 9999])
-def test_who_is_being_removed_and_leads_finishes_that_and_is_no_voter_again(port: int) -> None:
+def test_leader_being_removed_completes_it_and_resigns(port: int) -> None:
     scene = removed(port)
     scene.start()
     scene.wait(2 * scene.settings.election_timeout_ms)
@@ -226,7 +226,7 @@ def test_who_is_being_removed_and_leads_finishes_that_and_is_no_voter_again(port
 
 
 @pytest.mark.proves("H6", part="voters change")
-def test_who_is_being_removed_lets_the_voters_stand_first() -> None:
+def test_voter_being_removed_lets_the_others_stand_first() -> None:
     scene = removed()
     scene.drawn = 0.0
     effects = scene.start() + scene.wait(scene.settings.election_timeout_ms - 1)
@@ -243,7 +243,7 @@ def test_removed_follower_continues_as_observer() -> None:
     assert not every(effects, do.SendVote)
 
 
-def test_an_observer_that_is_added_becomes_a_follower() -> None:
+def test_added_observer_becomes_a_follower() -> None:
     scene = Scene(voter_set(2, 3))
     request = scene.follow(2, 1)
     scene.fetched(request, Entry(1, "leader 2"), Entry(1, "voters", voter_set(1, 2, 3)), high_watermark=0)
@@ -253,7 +253,7 @@ def test_an_observer_that_is_added_becomes_a_follower() -> None:
 
 
 @pytest.mark.proves("H6")
-def test_a_change_that_is_cut_off_the_log_never_was() -> None:
+def test_truncated_voter_change_has_no_effect() -> None:
     scene = Scene()
     request = scene.follow(2, 1)
     scene.fetched(request, Entry(1, "leader 2"), Entry(1, "voters", voter_set(2, 3)))
@@ -263,7 +263,7 @@ def test_a_change_that_is_cut_off_the_log_never_was() -> None:
     assert scene.machine.voters == voter_set(1, 2, 3)
 
 
-# Updating
+# UpdateRaftVoter
 
 
 def test_voter_with_new_endpoint_is_updated_at_once() -> None:
@@ -273,7 +273,7 @@ def test_voter_with_new_endpoint_is_updated_at_once() -> None:
     assert error_of(effects) is ErrorCode.NONE
 
 
-def test_an_update_that_changes_nothing_is_not_written() -> None:
+def test_unchanged_update_is_not_written() -> None:
     effects = update(settled(), voter(2))
     assert error_of(effects) is ErrorCode.NONE
     assert not every(effects, do.AppendVoters)
@@ -294,14 +294,14 @@ def test_update_is_rejected(updated: Voter, epoch: int, error: ErrorCode) -> Non
     assert error_of(update(settled(), updated, epoch)) is error
 
 
-def test_a_voter_that_has_moved_tells_its_leader_once_in_a_while() -> None:
+def test_moved_voter_reports_its_endpoint_periodically() -> None:
     scene = Scene(port=9999)
     request = scene.follow(2, 1)
     effects = scene.fetched(request, Entry(1, "leader 2"), Entry(1, "voters", voter_set(1, 2, 3)))
     sent = only(effects, do.SendUpdateVoter)
     assert (sent.to, sent.voter) == (2, voter(1, port=9999))
     assert not every(scene.sync(), do.SendUpdateVoter)
-    scene.tell(on.UpdateVoterResponseReceived(sent, ErrorCode.REQUEST_TIMED_OUT, leads(2, 1)))
+    scene.receive(on.UpdateVoterResponseReceived(sent, ErrorCode.REQUEST_TIMED_OUT, leads(2, 1)))
     scene.now_ms += scene.settings.fetch_timeout_ms - 1
     again = scene.fetched(every(scene.effects, do.SendFetch)[-1])
     assert not every(again, do.SendUpdateVoter)
@@ -310,7 +310,7 @@ def test_a_voter_that_has_moved_tells_its_leader_once_in_a_while() -> None:
     assert every(later, do.SendUpdateVoter)
 
 
-def test_a_leader_that_has_moved_writes_that_when_its_epoch_begins() -> None:
+def test_moved_leader_writes_its_endpoint_at_the_epoch_start() -> None:
     scene = Scene(
         port=9999,
         entries=[Entry(1, "leader 2"), Entry(1, "voters", voter_set(1, 2, 3))],
@@ -321,7 +321,7 @@ def test_a_leader_that_has_moved_writes_that_when_its_epoch_begins() -> None:
     assert scene.machine.voters.ids == (1, 2, 3)
 
 
-# What stands against any change
+# Preconditions of any change
 
 
 def all_changes(scene: Scene) -> list[ErrorCode]:
@@ -340,7 +340,7 @@ def test_only_the_leader_changes_voters() -> None:
 
 
 @pytest.mark.proves("H6")
-def test_a_leader_that_has_committed_nothing_in_its_epoch_changes_no_voters() -> None:
+def test_leader_without_a_commit_in_its_epoch_changes_no_voters() -> None:
     scene = Scene()
     request = scene.follow(2, 1)
     scene.fetched(request, Entry(1, "leader 2"), Entry(1, "voters", voter_set(1, 2, 3)), high_watermark=2)
@@ -350,20 +350,20 @@ def test_a_leader_that_has_committed_nothing_in_its_epoch_changes_no_voters() ->
     scene.sync()
     scene.fetch(5, 3, 2)
     assert scene.machine.is_leader
-    assert scene.machine.high_watermark == 2  # the last change is committed, but others may be elsewhere
+    assert scene.machine.high_watermark == 2  # the last change is committed, but others may have more
     assert all_changes(scene) == [ErrorCode.REQUEST_TIMED_OUT] * 3
 
 
-def test_one_change_at_a_time_while_a_newcomer_is_waited_for() -> None:
+def test_voter_change_is_rejected_while_a_new_voter_is_awaited() -> None:
     scene = settled()
     add(scene, voter(4))
     assert all_changes(scene) == [ErrorCode.REQUEST_TIMED_OUT] * 3
 
 
 @pytest.mark.proves("H6")
-def test_one_change_at_a_time_until_it_is_committed() -> None:
+def test_voter_change_is_rejected_until_the_last_is_committed() -> None:
     scene = settled()
-    update(scene, voter(2, port=9999))  # nobody waits for this one
+    update(scene, voter(2, port=9999))  # its response is not awaited
     scene.fetch(5, 4, 1)
     assert all_changes(scene) == [ErrorCode.REQUEST_TIMED_OUT] * 3
     scene.sync()
@@ -380,7 +380,7 @@ def test_timed_out_voter_change_still_blocks_others() -> None:
     assert all_changes(scene) == [ErrorCode.REQUEST_TIMED_OUT] * 3
 
 
-def test_a_fixed_quorum_does_not_change() -> None:
+def test_static_quorum_rejects_voter_changes() -> None:
     scene = Scene(static_voters=static_set(1, 2, 3))
     scene.elect()
     scene.fetch(2, 1, 1)
@@ -391,14 +391,14 @@ def test_a_fixed_quorum_does_not_change() -> None:
 def test_pending_voter_change_fails_when_leadership_is_lost() -> None:
     scene = settled()
     add(scene, voter(4))
-    answer = only(scene.tell(on.ResignRequested()), do.RespondToVoterChange)
+    answer = only(scene.receive(on.ResignRequested()), do.RespondToVoterChange)
     assert answer.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-# Sets along the log
+# Voter sets along the log
 
 
-def test_sets_are_found_by_where_a_snapshot_ends() -> None:
+def test_voter_set_is_found_by_the_end_of_a_snapshot() -> None:
     history = VoterHistory(VoterSet())
     history.add(-1, voter_set(1))
     history.add(5, voter_set(1, 2))
@@ -412,7 +412,7 @@ def test_sets_are_found_by_where_a_snapshot_ends() -> None:
     ]
 
 
-def test_only_so_many_committed_sets_are_remembered_but_all_that_are_not() -> None:
+def test_committed_voter_sets_are_bounded_and_uncommitted_ones_kept() -> None:
     history = VoterHistory(VoterSet())
     for offset in range(3 * VOTER_SETS_KEPT):
         history.add(offset, voter_set(offset))

@@ -1,4 +1,4 @@
-"""What a follower asks for, what it believes, and what it cuts from its log."""
+"""The follower machine: fetch positions, high watermark, truncation."""
 
 import pytest
 from replication_parts import Entry, ModelLog
@@ -8,7 +8,7 @@ from moldau.model.errors import OffsetOutOfRange
 
 
 def log_of(*epochs: int, start_offset: int = 0) -> ModelLog:
-    """A log with one entry for each epoch named."""
+    """Return a log with one entry for each given epoch."""
     log = ModelLog(start_offset)
     log.append([Entry(epoch, number) for number, epoch in enumerate(epochs)])
     return log
@@ -19,7 +19,7 @@ def follower(log: ModelLog, high_watermark: int = 0) -> FollowerMachine:
 
 
 def agree(leaders: ModelLog, own: ModelLog) -> list[int]:
-    """Let a follower fetch until its log is the beginning of its leader's; where it was cut on the way."""
+    """Fetch until the follower's log is a prefix of its leader's; return its truncations."""
     machine = follower(own)
     cuts: list[int] = []
     for _ in range(10):
@@ -32,55 +32,55 @@ def agree(leaders: ModelLog, own: ModelLog) -> list[int]:
     raise AssertionError("it asks for ever")
 
 
-# ── Where logs part ──
+# ── Divergence ──
 
 
 @pytest.mark.proves("H5")
-def test_a_log_that_is_the_beginning_of_its_leaders_is_not_cut() -> None:
+def test_prefix_of_the_leaders_log_is_not_truncated() -> None:
     assert agree(log_of(1, 1, 2, 2), log_of(1, 1, 2)) == []
     assert agree(log_of(1, 1, 2, 2), log_of()) == []
 
 
 @pytest.mark.proves("H5")
-def test_a_follower_cuts_what_its_leader_never_had_and_no_more() -> None:
+def test_follower_truncates_exactly_what_its_leader_lacks() -> None:
     own = log_of(1, 1, 1, 1, 1)
     assert agree(log_of(1, 1, 1, 2), own) == [3]
     assert own.end_offset == 3
 
 
 @pytest.mark.proves("H5")
-def test_a_follower_is_cut_at_the_end_of_the_last_epoch_both_have() -> None:
-    """Two leaders in quick succession, each with records of its own at the same offsets."""
+def test_follower_truncates_to_the_end_of_the_last_common_epoch() -> None:
+    """Two leaders in quick succession, each with its own records at the same offsets."""
     own = log_of(1, 1, 3, 3, 5, 5)
     assert agree(log_of(1, 1, 2, 2, 4, 4, 6), own) == [4, 2]
     assert own.end_offset == 2
 
 
 @pytest.mark.proves("H5")
-def test_a_follower_with_records_of_an_epoch_the_leader_has_less_of_keeps_the_shared_ones() -> None:
+def test_common_records_of_a_longer_epoch_are_kept() -> None:
     own = log_of(1, 2, 2, 2, 3)
     assert agree(log_of(1, 2, 2, 4, 4), own) == [3]
 
 
-def test_an_epoch_in_which_nothing_was_written_is_forgotten_without_a_cut() -> None:
+def test_epoch_without_records_is_dropped_without_a_truncation() -> None:
     own = log_of(1, 1)
     own.epochs.assign(4, 2)  # it led once and wrote nothing
     assert agree(log_of(1, 1, 5), own) == [2]
     assert (own.end_offset, own.epochs.latest) == (2, 1)
 
 
-def test_a_follower_whose_log_begins_after_its_leaders_part_goes_back_to_there() -> None:
+def test_log_starting_after_the_divergence_restarts_at_it() -> None:
     own = log_of(4, 4, start_offset=10)
     assert agree(log_of(1, 1, 5, 5), own) == [2]
     assert (own.start_offset, own.end_offset) == (2, 2)
 
 
-def test_a_leader_that_knows_no_epoch_is_out_of_range() -> None:
+def test_leader_without_epochs_is_out_of_range() -> None:
     with pytest.raises(OffsetOutOfRange):
         find_divergence(log_of(), 3, 5)
 
 
-# ── Answers ──
+# ── Responses ──
 
 
 @pytest.mark.proves("H5")
@@ -93,16 +93,16 @@ def test_only_the_response_to_the_current_position_is_expected() -> None:
 
 
 @pytest.mark.proves("H1")
-def test_the_high_watermark_is_the_leaders_as_far_as_the_log_goes() -> None:
+def test_high_watermark_follows_the_leader_up_to_the_log_end() -> None:
     log = log_of(1, 1, 1)
     machine = follower(log)
     machine.fetched(10, 0)
     assert machine.high_watermark == 3
-    machine.fetched(2, 0)  # a new leader that has not heard from everybody yet
+    machine.fetched(2, 0)  # a new leader that does not know all positions yet
     assert machine.high_watermark == 3
 
 
-def test_the_log_begins_where_the_leaders_does_but_keeps_what_is_not_committed() -> None:
+def test_log_start_follows_the_leader_up_to_the_high_watermark() -> None:
     machine = follower(log_of(1, 1, 1, 1), high_watermark=2)
     machine.fetched(2, 1)
     assert machine.log_start_offset == 1
@@ -115,7 +115,7 @@ def test_checkpoint_beyond_the_log_is_not_used() -> None:
 
 
 @pytest.mark.proves("H5")
-def test_what_is_cut_is_not_committed_any_more() -> None:
+def test_truncation_lowers_the_high_watermark() -> None:
     log = log_of(1, 1, 1, 1)
     machine = follower(log, high_watermark=4)
     assert machine.diverged(EpochEnd(1, 3)) == TruncateTo(3)
@@ -132,13 +132,13 @@ def test_follower_below_leader_log_start_restarts_there() -> None:
     assert (machine.high_watermark, machine.log_start_offset) == (10, 10)
 
 
-def test_a_follower_beyond_a_leader_that_was_elected_uncleanly_goes_back_to_its_end() -> None:
+def test_follower_beyond_an_unclean_leaders_end_truncates_to_it() -> None:
     machine = follower(log_of(1, 1, 1, 1), high_watermark=4)
     assert machine.offset_out_of_range(0, 3) == TruncateTo(3)
     assert machine.high_watermark == 3
 
 
-def test_a_follower_whose_whole_log_is_beyond_its_leaders_takes_all_of_the_leaders() -> None:
+def test_follower_entirely_beyond_its_leader_restarts_from_its_log_start() -> None:
     machine = follower(log_of(1, 1, start_offset=10), high_watermark=12)
     assert machine.offset_out_of_range(2, 5) == RestartAt(2)
     assert machine.high_watermark == 2

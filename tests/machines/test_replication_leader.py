@@ -1,4 +1,4 @@
-"""What a leader counts: high watermark, who is in sync, and what it asks the controller for."""
+"""The leader machine: high watermark, ISR, and proposals to the controller."""
 
 from timeit import repeat
 
@@ -48,7 +48,7 @@ def fetch(machine: LeaderMachine, replica: int, offset: int, now_ms: float = 0.0
 
 
 @pytest.mark.proves("H1")
-def test_what_every_member_of_the_isr_has_is_committed() -> None:
+def test_records_on_every_isr_member_are_committed() -> None:
     machine = leader()
     append(machine, 10)
     assert fetch(machine, 2, 10) is None
@@ -60,13 +60,13 @@ def test_what_every_member_of_the_isr_has_is_committed() -> None:
 
 
 @pytest.mark.proves("H1")
-def test_a_follower_that_has_not_fetched_in_this_epoch_has_nothing_that_counts() -> None:
+def test_follower_without_a_fetch_in_this_epoch_does_not_count() -> None:
     machine = leader(end_offset=10, high_watermark=3)
     fetch(machine, 2, 10)
     assert machine.high_watermark == 3
 
 
-def test_a_leader_that_is_alone_in_sync_commits_by_itself() -> None:
+def test_leader_alone_in_the_isr_commits_by_itself() -> None:
     machine = leader(isr=(1,), min_isr=1)
     append(machine, 10)
     assert machine.high_watermark == 10
@@ -82,7 +82,7 @@ def test_unsynced_replica_does_not_count_with_flush_before_ack() -> None:
 
 
 @pytest.mark.proves("H2")
-def test_nothing_is_committed_while_too_few_are_in_sync() -> None:
+def test_nothing_is_committed_below_min_isr() -> None:
     machine = leader(isr=(1,))
     append(machine, 10)
     assert machine.is_under_min_isr
@@ -93,12 +93,12 @@ def test_nothing_is_committed_while_too_few_are_in_sync() -> None:
     assert machine.high_watermark == 10
 
 
-def test_a_partition_with_fewer_replicas_than_must_be_in_sync_needs_all_of_them() -> None:
+def test_min_isr_above_the_replication_factor_needs_all_replicas() -> None:
     assert not leader(replicas=(1, 2), isr=(1, 2), min_isr=3).is_under_min_isr
     assert leader(replicas=(1, 2), isr=(1,), min_isr=3).is_under_min_isr
 
 
-def test_a_smaller_demand_commits_what_waited_for_more() -> None:
+def test_lowered_min_isr_commits_waiting_records() -> None:
     machine = leader(isr=(1, 2), min_isr=3)
     append(machine, 10)
     fetch(machine, 2, 10)
@@ -107,7 +107,7 @@ def test_a_smaller_demand_commits_what_waited_for_more() -> None:
     assert machine.high_watermark == 10
 
 
-def test_the_high_watermark_stays_when_a_follower_seems_to_go_back() -> None:
+def test_high_watermark_stays_when_a_follower_seems_to_go_back() -> None:
     machine = leader()
     append(machine, 10)
     for replica in (2, 3):
@@ -117,14 +117,14 @@ def test_the_high_watermark_stays_when_a_follower_seems_to_go_back() -> None:
     assert machine.high_watermark == 10
 
 
-def test_what_could_not_be_written_was_never_there() -> None:
+def test_records_that_failed_to_be_written_do_not_count() -> None:
     machine = leader(isr=(1,), min_isr=1)
     append(machine, 10)
     machine.append_undone(7)
     assert (machine.end_offset, machine.high_watermark) == (7, 7)
 
 
-def test_what_was_there_before_the_epoch_is_known_to_be_committed_only_when_all_have_it() -> None:
+def test_earlier_records_count_as_committed_once_all_have_them() -> None:
     machine = leader(end_offset=10, high_watermark=3)
     assert not machine.has_reached_epoch_start
     for replica in (2, 3):
@@ -132,7 +132,7 @@ def test_what_was_there_before_the_epoch_is_known_to_be_committed_only_when_all_
     assert machine.has_reached_epoch_start
 
 
-# ── Who may fetch ──
+# ── Fetch validation ──
 
 
 def test_broker_that_is_no_replica_is_rejected() -> None:
@@ -158,11 +158,11 @@ def test_fetch_beyond_the_log_end_is_no_progress() -> None:
     assert machine.followers[2].end_offset == -1
 
 
-# ── The ISR grows ──
+# ── ISR expansion ──
 
 
 @pytest.mark.proves("H1")
-def test_a_follower_that_has_all_that_is_committed_is_proposed_with_its_broker_epoch() -> None:
+def test_caught_up_follower_is_proposed_with_its_broker_epoch() -> None:
     machine = leader(isr=(1, 2))
     append(machine, 10)
     fetch(machine, 2, 10)
@@ -174,13 +174,13 @@ def test_a_follower_that_has_all_that_is_committed_is_proposed_with_its_broker_e
 
 
 @pytest.mark.proves("H5")
-def test_a_follower_without_all_that_was_there_when_the_epoch_began_is_not_proposed() -> None:
+def test_follower_below_the_epoch_start_is_not_proposed() -> None:
     machine = leader(isr=(1, 2), end_offset=10, high_watermark=3)
     assert fetch(machine, 3, 9) is None
     assert fetch(machine, 3, 10) is not None
 
 
-def test_who_was_proposed_is_counted_from_then_on() -> None:
+def test_proposed_replica_counts_at_once() -> None:
     machine = leader(isr=(1,), min_isr=1)
     assert fetch(machine, 2, 0) is not None
     append(machine, 10)
@@ -190,7 +190,7 @@ def test_who_was_proposed_is_counted_from_then_on() -> None:
 
 
 @pytest.mark.proves("H2")
-def test_nothing_is_proposed_while_a_proposal_is_not_decided() -> None:
+def test_nothing_is_proposed_while_a_proposal_is_pending() -> None:
     machine = leader(isr=(1,), min_isr=1)
     first = fetch(machine, 2, 0)
     assert first is not None
@@ -212,18 +212,18 @@ def test_fenced_or_reregistered_broker_is_not_proposed() -> None:
 
 
 @pytest.mark.proves("H1")
-def test_under_a_steady_load_a_follower_that_keeps_up_is_waited_for_and_joins() -> None:
+def test_follower_under_steady_load_joins_the_isr() -> None:
     machine = leader(isr=(1,), min_isr=1)
     proposal, fetched = None, 0
     for turn in range(1, 6):
-        append(machine, turn * 10, float(turn))  # there is always something new when it asks
+        append(machine, turn * 10, float(turn))  # there are always new records when it fetches
         proposal = proposal or fetch(machine, 2, fetched, float(turn))
         fetched = turn * 10
     assert proposal is not None
     assert proposal.isr == (1, 2)
 
 
-def test_a_follower_that_would_have_joined_and_fell_silent_is_not_waited_for_any_longer() -> None:
+def test_joining_follower_that_falls_silent_is_not_awaited() -> None:
     machine = leader(isr=(1, 3))
     append(machine, 10)
     fetch(machine, 3, 10)
@@ -239,11 +239,11 @@ def test_a_follower_that_would_have_joined_and_fell_silent_is_not_waited_for_any
     assert machine.high_watermark == 20
 
 
-# ── The ISR shrinks ──
+# ── ISR shrinking ──
 
 
 @pytest.mark.proves("H1")
-def test_a_follower_that_has_not_been_caught_up_for_too_long_is_left_out() -> None:
+def test_lagging_follower_is_removed() -> None:
     machine = leader()
     append(machine, 10)
     fetch(machine, 2, 10, 100.0)
@@ -257,7 +257,7 @@ def test_a_follower_that_has_not_been_caught_up_for_too_long_is_left_out() -> No
     assert machine.high_watermark == 10
 
 
-def test_a_follower_that_has_everything_is_in_sync_however_long_it_is_silent() -> None:
+def test_caught_up_follower_stays_in_sync_however_long_it_is_silent() -> None:
     machine = leader()
     for replica in (2, 3):
         fetch(machine, replica, 0)
@@ -265,7 +265,7 @@ def test_a_follower_that_has_everything_is_in_sync_however_long_it_is_silent() -
 
 
 @pytest.mark.proves("H1")
-def test_a_follower_that_is_always_one_fetch_behind_is_in_sync() -> None:
+def test_follower_always_one_fetch_behind_stays_in_sync() -> None:
     machine = leader()
     for turn in range(1, 20):
         now_ms = turn * LAG_MAX_MS / 2
@@ -276,7 +276,7 @@ def test_a_follower_that_is_always_one_fetch_behind_is_in_sync() -> None:
 
 
 @pytest.mark.proves("H2")
-def test_a_follower_that_has_lost_committed_records_is_left_out_at_once() -> None:
+def test_follower_that_lost_committed_records_is_removed_at_once() -> None:
     machine = leader()
     append(machine, 10)
     for replica in (2, 3):
@@ -286,10 +286,10 @@ def test_a_follower_that_has_lost_committed_records_is_left_out_at_once() -> Non
     assert proposal.isr == (1, 3)
 
 
-# ── What the controller says ──
+# ── Controller responses ──
 
 
-def test_a_proposal_of_which_nothing_is_known_is_sent_again_and_counts() -> None:
+def test_proposal_without_a_response_is_retried_and_counts() -> None:
     machine = leader(isr=(1,), min_isr=1)
     proposal = fetch(machine, 2, 0)
     assert proposal is not None
@@ -299,7 +299,7 @@ def test_a_proposal_of_which_nothing_is_known_is_sent_again_and_counts() -> None
     assert machine.high_watermark == 0
 
 
-def test_a_proposal_that_was_out_of_date_counts_until_the_image_tells_more() -> None:
+def test_outdated_proposal_counts_until_a_newer_image() -> None:
     machine = leader(isr=(1,), min_isr=1)
     proposal = fetch(machine, 2, 0)
     assert proposal is not None
@@ -377,13 +377,13 @@ def test_response_to_older_proposal_is_ignored() -> None:
 
 
 @pytest.mark.proves("H1")
-def test_an_older_image_is_not_listened_to() -> None:
+def test_older_image_is_ignored() -> None:
     machine = leader()
     machine.image_changed(7, (1, 2), (1,), 0.0)
     assert (machine.isr, machine.replicas) == ((1, 2, 3), (1, 2, 3))
 
 
-def test_replicas_come_and_go_and_the_others_keep_their_progress() -> None:
+def test_changed_replicas_do_not_reset_the_progress_of_others() -> None:
     machine = leader()
     append(machine, 10)
     for replica in (2, 3):
@@ -398,7 +398,7 @@ def test_replicas_come_and_go_and_the_others_keep_their_progress() -> None:
     assert joined.isr == (1, 2, 4)
 
 
-def test_the_low_watermark_is_the_lowest_start_on_brokers_that_are_up() -> None:
+def test_low_watermark_is_the_lowest_log_start_on_live_brokers() -> None:
     epochs = dict(EPOCHS)
     machine = leader(broker_epochs=epochs)
     append(machine, 10)
@@ -410,10 +410,10 @@ def test_the_low_watermark_is_the_lowest_start_on_brokers_that_are_up() -> None:
     assert machine.low_watermark == 7
 
 
-# ── What it costs ──
+# ── Cost ──
 
 
-def test_a_fetch_of_a_follower_costs_less_than_two_microseconds() -> None:
+def test_follower_fetch_costs_less_than_two_microseconds() -> None:
     machine = leader()
     count, offset = 200, 0
 
@@ -425,6 +425,6 @@ def test_a_fetch_of_a_follower_costs_less_than_two_microseconds() -> None:
             machine.follower_fetched(2, 12, offset, 0.0)
             machine.follower_fetched(3, 13, offset, 0.0)
 
-    best_s = min(repeat(replicate, number=1, repeat=200))  # the best: others use this machine too
+    best_s = min(repeat(replicate, number=1, repeat=200))  # the best run, as other processes use the machine
     assert machine.high_watermark == offset
     assert best_s / count / 2 * 1e6 < 2.0

@@ -1,4 +1,4 @@
-"""Whatever happens to brokers, disks and messages, a replicated partition loses nothing it has shown, and recovers."""
+"""A replicated partition under random faults loses no committed record, and recovers."""
 
 import os
 from collections import Counter
@@ -13,7 +13,7 @@ Message = TypeVar("Message")
 
 SEEDS = int(os.environ.get("REPLICATION_SEEDS", "60"))
 STEPS = 800
-WEATHER: list[dict[str, float]] = [  # what there is more of
+EVENT_WEIGHTS: list[dict[str, float]] = [  # event frequencies
     {},
     {"wait": 2, "tick": 4, "fence": 6, "unfence": 3, "lose_a_message": 8, "learn": 0.7},
     {"move_leader": 8, "crash": 5, "restart": 3, "unfence": 2, "checkpoint": 5},
@@ -24,7 +24,7 @@ ROUND_MS = 60.0
 
 
 class Chaos:
-    """Draws what happens next. The seed draws how often each thing does, too."""
+    """Draws events. The seed also draws how often each event happens."""
 
     def __init__(self, seed: int, *, is_unclean_allowed: bool = False) -> None:
         self.random = random = Random(seed)
@@ -40,9 +40,9 @@ class Chaos:
         )
         self.counts: Counter[str] = Counter()
         self.repeats = random.choice([0.05, 0.3])
-        weather = random.choice(WEATHER)
+        weights = random.choice(EVENT_WEIGHTS)
         self.weights = {
-            event: weight * weather.get(event.__name__, 1) * random.choice([0.5, 1, 1, 2])
+            event: weight * weights.get(event.__name__, 1) * random.choice([0.5, 1, 1, 2])
             for event, weight in self.events().items()
         }
 
@@ -55,7 +55,7 @@ class Chaos:
             self.catch_up: 20,
             self.learn: 20,
             self.decide: 10,
-            self.hear: 10,
+            self.receive_decision: 10,
             self.wait: 3,
             self.tick: 5,
             self.sync: 2,
@@ -78,10 +78,10 @@ class Chaos:
             event()
             self.cluster.check()
 
-    # What happens
+    # Events
 
     def broker(self) -> Broker:
-        """Any; more often one that leads, now or still."""
+        """Return any broker; more often one that leads, or still believes so."""
         if self.random.random() < 0.3 and self.leading():
             return self.random.choice(self.leading())
         return self.random.choice(list(self.cluster.brokers.values()))
@@ -100,7 +100,7 @@ class Chaos:
             self.cluster.fetch(broker)
 
     def catch_up(self) -> None:
-        """A follower fetches and nothing comes in between: most of the time it is so."""
+        """Let a follower fetch without interruption, which is the usual case."""
         broker, cluster = self.broker(), self.cluster
         while broker.is_up and broker.seen < len(cluster.controller.history):
             cluster.learn(broker)
@@ -122,11 +122,11 @@ class Chaos:
     def decide(self) -> None:
         self.deliver(self.cluster.proposals, self.cluster.decide)
 
-    def hear(self) -> None:
-        self.deliver(self.cluster.decisions, self.cluster.hear)
+    def receive_decision(self) -> None:
+        self.deliver(self.cluster.decisions, self.cluster.receive_decision)
 
     def deliver(self, messages: list[Message], receive: Callable[[Message], None]) -> None:
-        """Most often in order; sometimes not, and sometimes it will come again."""
+        """Deliver a message, mostly in order, sometimes twice."""
         if messages:
             number = 0 if self.random.random() < 0.7 else self.random.randrange(len(messages))
             is_repeated = self.random.random() < self.repeats and len(messages) < MESSAGES_MAX
@@ -210,7 +210,7 @@ class Chaos:
     # Healing
 
     def heal(self) -> None:
-        """Everybody is up again and every message arrives: it must not take long until all are the same."""
+        """Restart all brokers and deliver every message: soon all replicas must be the same."""
         cluster = self.cluster
         for _ in range(ROUNDS_MAX):
             self.round()
@@ -243,7 +243,7 @@ class Chaos:
         self.deliver_all(cluster.fetches, cluster.serve)
         self.deliver_all(cluster.answers, cluster.take)
         self.deliver_all(cluster.proposals, cluster.decide)
-        self.deliver_all(cluster.decisions, cluster.hear)
+        self.deliver_all(cluster.decisions, cluster.receive_decision)
 
     def deliver_all(self, messages: list[Message], receive: Callable[[Message], None]) -> None:
         delivered = list(messages)
@@ -267,7 +267,7 @@ class Chaos:
 
 @pytest.mark.proves("H2")
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_nothing_that_was_committed_is_lost_and_all_replicas_become_the_same(seed: int) -> None:
+def test_no_committed_record_is_lost_and_replicas_converge(seed: int) -> None:
     chaos = Chaos(seed)
     chaos.run(STEPS)
     chaos.heal()
@@ -279,14 +279,14 @@ def test_nothing_that_was_committed_is_lost_and_all_replicas_become_the_same(see
 
 @pytest.mark.proves("H4")
 @pytest.mark.parametrize("seed", range(1_000, 1_000 + SEEDS // 2))
-def test_whatever_an_unclean_election_loses_all_replicas_become_the_same(seed: int) -> None:
+def test_replicas_converge_after_unclean_elections(seed: int) -> None:
     chaos = Chaos(seed, is_unclean_allowed=True)
     chaos.run(STEPS)
     chaos.heal()
 
 
 @pytest.mark.parametrize("is_unclean_allowed", [False, True])
-def test_these_lives_are_full_of_what_could_go_wrong(is_unclean_allowed: bool) -> None:
+def test_runs_contain_every_kind_of_fault(is_unclean_allowed: bool) -> None:
     """A run in which nothing happened proves nothing."""
     seen: Counter[str] = Counter()
     for seed in range(40):
@@ -299,6 +299,6 @@ def test_these_lives_are_full_of_what_could_go_wrong(is_unclean_allowed: bool) -
         seen["truncations"] += cluster.truncations
         seen["power losses"] += chaos.counts["power lost"]
         seen["unclean elections"] += cluster.controller.unclean_elections
-        seen["refusals"] += cluster.refusals
+        seen["rejections"] += cluster.rejections
     rare = {"unclean elections"} if not is_unclean_allowed else set()
     assert {event for event, count in seen.items() if count < 5} == rare, seen

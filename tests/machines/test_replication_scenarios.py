@@ -1,4 +1,4 @@
-"""Courses of events that chance seldom finds, played out in the model cluster with its checks."""
+"""Sequences of events that random runs seldom find, in the model cluster with its checks."""
 
 from random import Random
 
@@ -11,7 +11,7 @@ LONG_MS = 10_000.0
 
 @pytest.fixture
 def cluster() -> Cluster:
-    """Broker 1 leads and is alone in sync; broker 2 is up and has fetched nothing."""
+    """Broker 1 leads alone in the ISR; broker 2 is up and has fetched nothing."""
     cluster = Cluster(Random(0), brokers=2, replicas=2, min_isr=1)
     cluster.controller.fence(2)
     cluster.controller.unfence(2)
@@ -45,14 +45,14 @@ def proposal_of_the_second(cluster: Cluster) -> AlterIsr:
 def answer_all(cluster: Cluster) -> None:
     while cluster.decisions or cluster.proposals:
         if cluster.decisions:
-            cluster.hear(cluster.decisions.pop(0))
+            cluster.receive_decision(cluster.decisions.pop(0))
         else:
             cluster.decide(cluster.proposals.pop(0))
         cluster.check()
 
 
 def produce(cluster: Cluster, count: int = 3) -> None:
-    """Long after anybody was caught up, so that nobody is waited for out of courtesy."""
+    """Produce long after any follower was caught up, so that no follower is awaited out of courtesy."""
     cluster.now_ms += LONG_MS
     cluster.produce(cluster.brokers[1], count)
     cluster.check()
@@ -62,14 +62,14 @@ def produce(cluster: Cluster, count: int = 3) -> None:
 def test_rejected_proposal_with_accepted_duplicate_loses_no_records(cluster: Cluster) -> None:
     proposal = proposal_of_the_second(cluster)
     cluster.controller.fence(2)
-    cluster.decide(proposal)  # refused: it is fenced
+    cluster.decide(proposal)  # rejected: it is fenced
     learn_all(cluster)
-    cluster.hear(cluster.decisions.pop())
+    cluster.receive_decision(cluster.decisions.pop())
     produce(cluster)
     answer_all(cluster)
     produce(cluster)
     cluster.controller.unfence(2)
-    cluster.decide(proposal)  # a copy that was on its way all the time
+    cluster.decide(proposal)  # a delayed copy
     cluster.check()
     answer_all(cluster)
     produce(cluster)
@@ -79,7 +79,7 @@ def test_rejected_proposal_with_accepted_duplicate_loses_no_records(cluster: Clu
 def test_accepted_proposal_with_lost_response_loses_no_records(cluster: Cluster) -> None:
     proposal = proposal_of_the_second(cluster)
     cluster.decide(proposal)
-    cluster.decisions.clear()  # this answer never comes
+    cluster.decisions.clear()  # this response is lost
     cluster.decide(proposal)
     answer_all(cluster)
     produce(cluster)
@@ -95,15 +95,15 @@ def test_accepted_proposal_with_lost_response_counts(cluster: Cluster) -> None:
     proposal = proposal_of_the_second(cluster)
     cluster.decide(proposal)
     cluster.decisions[0] = cluster.decisions[0]._replace(answer=None)
-    cluster.hear(cluster.decisions.pop())
+    cluster.receive_decision(cluster.decisions.pop())
     produce(cluster)
     assert len(cluster.proposals) == 1
     assert cluster.committed_end == 0
 
 
 @pytest.mark.proves("H5")
-def test_a_broker_that_lost_its_power_is_not_taken_for_what_it_had_before() -> None:
-    """Its old fetch arrives after its restart, and a new one before it has everything again."""
+def test_broker_after_a_power_loss_is_not_credited_with_lost_records() -> None:
+    """Its old fetch arrives after its restart, and a new one before it has caught up."""
     cluster = Cluster(Random(3), brokers=3, replicas=3, min_isr=2)
     learn_all(cluster)
     first, second, third = cluster.brokers.values()

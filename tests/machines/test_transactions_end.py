@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn and EndTxn in every state, in both versions of transactions."""
+"""AddPartitionsToTxn and EndTxn in every state, with both transaction versions."""
 
 from collections.abc import Callable
 
@@ -33,11 +33,11 @@ def exhausted(scene: Scene) -> ProducerIdentity:
     return scene.put(Transaction(SEVEN, EPOCH_EXHAUSTED, TIMEOUT_MS, client_version=V2))
 
 
-# Partitions join
+# AddPartitionsToTxn
 
 
 @VERSIONS
-def test_a_transaction_begins_with_its_first_partition(scene: Scene, version: int) -> None:
+def test_transaction_starts_with_its_first_partition(scene: Scene, version: int) -> None:
     scene.add(scene.init(), ONE, version=version)
     transaction = scene.transaction()
     assert transaction.state is TransactionState.ONGOING
@@ -46,7 +46,7 @@ def test_a_transaction_begins_with_its_first_partition(scene: Scene, version: in
     assert transaction.client_version == version
 
 
-def test_more_partitions_join_and_the_beginning_stays(scene: Scene) -> None:
+def test_added_partitions_keep_the_start_time(scene: Scene) -> None:
     producer = scene.init()
     scene.add(producer, ONE)
     began_ms = scene.now.wall_ms
@@ -56,7 +56,7 @@ def test_more_partitions_join_and_the_beginning_stays(scene: Scene) -> None:
     assert scene.transaction().start_ms == began_ms
 
 
-def test_a_partition_that_is_in_already_is_not_written_again(scene: Scene) -> None:
+def test_partition_already_in_the_transaction_is_not_written_again(scene: Scene) -> None:
     producer = scene.init()
     scene.add(producer, ONE, TWO)
     count = len(scene.log)
@@ -64,14 +64,14 @@ def test_a_partition_that_is_in_already_is_not_written_again(scene: Scene) -> No
     assert len(scene.log) == count
 
 
-def test_nothing_begins_with_no_partition_at_all(scene: Scene) -> None:
+def test_empty_partition_list_starts_no_transaction(scene: Scene) -> None:
     scene.add(scene.init())
     assert scene.state() is TransactionState.EMPTY
 
 
 @VERSIONS
 @OUTCOMES
-def test_no_partition_joins_while_the_end_before_is_incomplete(scene: Scene, version: int, is_commit: bool) -> None:
+def test_no_partition_is_added_while_the_previous_end_is_pending(scene: Scene, version: int, is_commit: bool) -> None:
     producer = scene.init()
     scene.add(producer, ONE, version=version)
     after = scene.end(producer, is_commit=is_commit, version=version)
@@ -112,7 +112,7 @@ def test_heartbeat_of_unknown_broker_is_rejected(
         ask(scene, ProducerIdentity(SEVEN, 0))
 
 
-def test_an_empty_transactional_id_has_no_transactions(scene: Scene) -> None:
+def test_empty_transactional_id_has_no_transactions(scene: Scene) -> None:
     with pytest.raises(InvalidRequest):
         scene.add(ProducerIdentity(SEVEN, 0), ONE, name="")
     with pytest.raises(InvalidRequest):
@@ -131,7 +131,7 @@ def test_verification_returns_partitions_of_the_open_transaction(scene: Scene) -
     assert scene.machine.verify_partitions(NAME, after, [ONE]) == {ONE: ErrorCode.TRANSACTION_ABORTABLE}
 
 
-# The end
+# EndTxn
 
 
 @VERSIONS
@@ -157,7 +157,7 @@ def test_version_1_keeps_the_producer_identity(scene: Scene, is_commit: bool) ->
 
 
 @OUTCOMES
-def test_in_version_2_every_end_raises_the_epoch(scene: Scene, is_commit: bool) -> None:
+def test_every_end_bumps_the_epoch_in_version_2(scene: Scene, is_commit: bool) -> None:
     producer = scene.init()
     after = scene.done(producer=producer, is_commit=is_commit)
     assert after == (producer.producer_id, producer.epoch + 1)
@@ -183,7 +183,7 @@ def test_retried_end_waits_and_gets_the_same_response(scene: Scene, version: int
 
 @VERSIONS
 @OUTCOMES
-def test_a_transaction_has_one_outcome(scene: Scene, version: int, is_commit: bool) -> None:
+def test_transaction_has_one_outcome(scene: Scene, version: int, is_commit: bool) -> None:
     producer = scene.init()
     scene.add(producer, ONE, version=version)
     scene.end(producer, is_commit=is_commit, version=version)
@@ -194,12 +194,12 @@ def test_a_transaction_has_one_outcome(scene: Scene, version: int, is_commit: bo
 
 
 @OUTCOMES
-def test_in_version_1_there_must_be_a_transaction_to_end(scene: Scene, is_commit: bool) -> None:
+def test_end_without_a_transaction_is_rejected_in_version_1(scene: Scene, is_commit: bool) -> None:
     with pytest.raises(InvalidTxnState):
         scene.end(scene.init(), is_commit=is_commit, version=V1)
 
 
-def test_in_version_2_there_must_be_a_transaction_to_commit(scene: Scene) -> None:
+def test_commit_without_a_transaction_is_rejected_in_version_2(scene: Scene) -> None:
     producer = scene.init()
     with pytest.raises(InvalidTxnState):
         scene.commit(producer)
@@ -210,10 +210,8 @@ def test_in_version_2_there_must_be_a_transaction_to_commit(scene: Scene) -> Non
 
 
 @pytest.mark.parametrize("before", [None, True, False])
-def test_in_version_2_an_empty_transaction_is_aborted_with_an_epoch_of_its_own(
-    scene: Scene, before: bool | None
-) -> None:
-    """Its producer cannot know whether a batch of it has reached the broker and began it."""
+def test_empty_transaction_is_aborted_with_a_new_epoch_in_version_2(scene: Scene, before: bool | None) -> None:
+    """Its producer cannot know whether one of its batches has reached the broker and started it."""
     producer = scene.init()
     if before is not None:
         producer = scene.done(producer=producer, is_commit=before)
@@ -226,7 +224,7 @@ def test_in_version_2_an_empty_transaction_is_aborted_with_an_epoch_of_its_own(
         scene.add(producer, ONE)
 
 
-def test_the_next_end_waits_until_the_one_before_is_complete(scene: Scene) -> None:
+def test_next_end_waits_until_the_previous_one_is_complete(scene: Scene) -> None:
     producer = scene.init()
     scene.add(producer, ONE)
     after = scene.commit(producer)
@@ -237,7 +235,7 @@ def test_the_next_end_waits_until_the_one_before_is_complete(scene: Scene) -> No
 
 
 @OUTCOMES
-def test_a_late_end_does_not_touch_a_later_transaction(scene: Scene, is_commit: bool) -> None:
+def test_late_end_does_not_affect_a_later_transaction(scene: Scene, is_commit: bool) -> None:
     first = scene.init()
     second = scene.done(producer=first)
     scene.add(second, ONE)
@@ -249,7 +247,7 @@ def test_a_late_end_does_not_touch_a_later_transaction(scene: Scene, is_commit: 
         scene.end(first, is_commit=is_commit)
 
 
-def test_a_late_partition_does_not_join_a_later_transaction(scene: Scene) -> None:
+def test_late_partition_does_not_join_a_later_transaction(scene: Scene) -> None:
     first = scene.init()
     second = scene.done(producer=first)
     for _ in ("between two transactions", "in the next one"):
@@ -259,8 +257,8 @@ def test_a_late_partition_does_not_join_a_later_transaction(scene: Scene) -> Non
     assert list(scene.transaction().partitions) == [ONE]
 
 
-def test_a_zombie_does_not_take_the_end_of_its_successor_for_its_own(scene: Scene) -> None:
-    """A producer of version 2 was replaced by one of version 1, whose epoch is the next, and that one committed."""
+def test_zombie_does_not_get_the_response_of_its_successors_end(scene: Scene) -> None:
+    """A version 2 producer was replaced by a version 1 producer with the next epoch, which committed."""
     zombie = scene.init()
     successor = scene.init()
     scene.done(producer=successor, version=V1)
@@ -273,7 +271,7 @@ def test_a_zombie_does_not_take_the_end_of_its_successor_for_its_own(scene: Scen
 
 
 @OUTCOMES
-def test_after_the_last_epoch_the_producer_gets_another_id(scene: Scene, is_commit: bool) -> None:
+def test_producer_gets_a_new_id_after_the_last_epoch(scene: Scene, is_commit: bool) -> None:
     last = exhausted(scene)
     scene.add(last, ONE)
     after = scene.end(last, is_commit=is_commit)
@@ -295,13 +293,13 @@ def test_after_the_last_epoch_the_producer_gets_another_id(scene: Scene, is_comm
         scene.end(last, is_commit=is_commit)
 
 
-def test_an_empty_transaction_of_the_last_epoch_is_aborted_too(scene: Scene) -> None:
+def test_empty_transaction_of_the_last_epoch_is_aborted(scene: Scene) -> None:
     last = exhausted(scene)
     assert scene.abort(last) == (1, 0)
     assert scene.abort(last) == (1, 0)
 
 
-def test_in_version_1_the_last_epoch_can_be_used_again_and_again(scene: Scene) -> None:
+def test_last_epoch_can_be_reused_in_version_1(scene: Scene) -> None:
     last = exhausted(scene)
     for _ in range(3):
         assert scene.done(producer=last, version=V1) == last

@@ -1,4 +1,4 @@
-"""InitProducerId: who a transactional producer is, and whom it fences."""
+"""InitProducerId: producer identities and fencing."""
 
 import pytest
 from transactions_scene import NAME, ONE, TIMEOUT_MS, V1, V2, Scene
@@ -28,21 +28,21 @@ def settled(epoch: int, state: TransactionState = TransactionState.COMPLETE_COMM
     return Transaction(SEVEN, epoch, TIMEOUT_MS, state, start_ms=1, last_update_ms=2, client_version=V2)
 
 
-def test_the_first_producer_of_an_id_gets_a_fresh_producer_id_and_the_first_epoch(scene: Scene) -> None:
+def test_first_producer_gets_a_new_producer_id_and_epoch_0(scene: Scene) -> None:
     assert scene.init() == (1, 0)
     assert scene.state() is TransactionState.EMPTY
 
 
-def test_a_second_producer_has_the_same_producer_id_and_the_next_epoch(scene: Scene) -> None:
+def test_second_producer_gets_the_same_id_and_the_next_epoch(scene: Scene) -> None:
     scene.init()
     assert scene.init() == (1, 1)
 
 
-def test_two_transactional_ids_never_share_a_producer_id(scene: Scene) -> None:
+def test_transactional_ids_never_share_a_producer_id(scene: Scene) -> None:
     assert scene.init(name="a").producer_id != scene.init(name="b").producer_id
 
 
-def test_the_timeout_is_the_one_of_the_last_request(scene: Scene) -> None:
+def test_timeout_is_that_of_the_last_request(scene: Scene) -> None:
     scene.init(timeout_ms=1)
     scene.init(timeout_ms=2)
     assert scene.transaction().timeout_ms == 2
@@ -61,7 +61,7 @@ def test_empty_transactional_id_is_rejected(scene: Scene) -> None:
 
 @pytest.mark.parametrize("is_commit", [True, False])
 @VERSIONS
-def test_a_new_producer_waits_until_the_end_before_it_is_complete(scene: Scene, version: int, is_commit: bool) -> None:
+def test_new_producer_waits_until_the_previous_end_is_complete(scene: Scene, version: int, is_commit: bool) -> None:
     first = scene.init()
     scene.add(first, ONE, version=version)
     after = scene.end(first, is_commit=is_commit, version=version)
@@ -75,7 +75,7 @@ def test_a_new_producer_waits_until_the_end_before_it_is_complete(scene: Scene, 
 
 
 @VERSIONS
-def test_an_open_transaction_is_aborted_before_a_new_producer_begins(scene: Scene, version: int) -> None:
+def test_open_transaction_is_aborted_before_a_new_producer_starts(scene: Scene, version: int) -> None:
     first = scene.init()
     scene.add(first, ONE, version=version)
     with pytest.raises(ConcurrentTransactions):
@@ -88,7 +88,7 @@ def test_an_open_transaction_is_aborted_before_a_new_producer_begins(scene: Scen
     scene.write_markers()
     second = scene.init()
     assert second.producer_id == first.producer_id
-    assert second.epoch > markers.epoch, "the epoch that fenced is nobody's"
+    assert second.epoch > markers.epoch, "the fencing epoch belongs to no producer"
 
 
 @VERSIONS
@@ -108,7 +108,7 @@ def test_replaced_producer_is_rejected_everywhere(scene: Scene, version: int) ->
         scene.init(zombie)
 
 
-def test_waiting_for_the_abort_raises_the_epoch_no_further(scene: Scene) -> None:
+def test_waiting_for_the_abort_does_not_bump_the_epoch_again(scene: Scene) -> None:
     scene.add(scene.init(), ONE)
     for _ in range(3):
         with pytest.raises(ConcurrentTransactions):
@@ -117,7 +117,7 @@ def test_waiting_for_the_abort_raises_the_epoch_no_further(scene: Scene) -> None
     assert len(scene.markers) == 1
 
 
-# Going on after an error (KIP-360)
+# Recovery after an error (KIP-360)
 
 
 def test_producer_that_continues_gets_the_next_epoch(scene: Scene) -> None:
@@ -125,7 +125,7 @@ def test_producer_that_continues_gets_the_next_epoch(scene: Scene) -> None:
     assert scene.init(first) == (1, 1)
 
 
-def test_the_same_request_again_gets_the_same_epoch(scene: Scene) -> None:
+def test_repeated_request_gets_the_same_epoch(scene: Scene) -> None:
     first = scene.init()
     second = scene.init(first)
     assert scene.init(first) == second
@@ -191,13 +191,13 @@ def test_replaced_producer_is_fenced_after_failover(scene: Scene) -> None:
 # Exhausted epochs
 
 
-def test_a_producer_gets_the_last_epoch_but_one(scene: Scene) -> None:
+def test_producer_gets_the_last_epoch_but_one(scene: Scene) -> None:
     scene.put(settled(EPOCH_EXHAUSTED - 1))
     assert scene.init() == (7, EPOCH_EXHAUSTED)
 
 
 @pytest.mark.parametrize("epoch", [EPOCH_EXHAUSTED, EPOCH_MAX])
-def test_after_the_last_epoch_there_is_another_producer_id(scene: Scene, epoch: int) -> None:
+def test_new_producer_id_follows_the_last_epoch(scene: Scene, epoch: int) -> None:
     scene.put(settled(epoch))
     assert scene.init() == (1, 0)
     assert scene.transaction().previous_producer_id == SEVEN
@@ -218,7 +218,7 @@ def test_producer_whose_last_epoch_ended_continues_after_a_failover_too(scene: S
     assert scene.init(last) == (1, 0)
 
 
-def test_a_transaction_under_the_last_epoch_can_still_be_fenced(scene: Scene) -> None:
+def test_transaction_with_the_last_epoch_can_be_fenced(scene: Scene) -> None:
     scene.put(settled(EPOCH_EXHAUSTED))
     zombie = scene.transaction().identity
     scene.add(zombie, ONE)
@@ -243,7 +243,7 @@ def test_last_epoch_used_by_a_timeout_is_never_assigned(scene: Scene) -> None:
     assert scene.abort(last) == (1, 0)
 
 
-def test_producer_continues_under_another_id_after_a_timeout_took_the_last_epoch(scene: Scene) -> None:
+def test_producer_gets_a_new_id_after_a_timeout_took_the_last_epoch(scene: Scene) -> None:
     last = scene.put(settled(EPOCH_EXHAUSTED))
     scene.add(last, ONE)
     scene.pass_time(2 * TIMEOUT_MS)
@@ -252,7 +252,7 @@ def test_producer_continues_under_another_id_after_a_timeout_took_the_last_epoch
     assert scene.init(last) == (1, 0)
 
 
-def test_what_was_fenced_stays_fenced_after_a_failover(scene: Scene) -> None:
+def test_fenced_producer_stays_fenced_after_a_failover(scene: Scene) -> None:
     first = scene.init()
     scene.init()
     scene.fail_over()

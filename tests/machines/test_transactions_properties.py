@@ -1,4 +1,4 @@
-"""Whatever producers, the network, partitions, time and failovers do, in whatever order, these things hold."""
+"""Invariants of transactions under any order of requests, network faults, timeouts and failovers."""
 
 from collections import Counter
 from random import Random
@@ -27,9 +27,9 @@ WALKS = 40
 
 
 def step(world: World) -> None:
-    """One thing that happens; mostly things go well, so that what goes wrong meets a transaction at work."""
+    """Do one step, mostly successful, so that faults meet a working transaction."""
     random = world.random
-    index = int(random.random() < 0.02)  # the second one is there to be fenced, or to fence
+    index = int(random.random() < 0.02)  # the second producer fences, or is fenced
     producer = world.producers[index]
     chance = random.random()
     if chance < 0.36:
@@ -55,7 +55,7 @@ def step(world: World) -> None:
 
 
 def ask_again(world: World, index: int) -> None:
-    """What was not answered, or not yet; who was refused for good begins anew."""
+    """Retry what has no response yet; a producer with a final error starts over."""
     producer = world.producers[index]
     if producer.is_dead:
         world.restart(index)
@@ -64,13 +64,13 @@ def ask_again(world: World, index: int) -> None:
 
 
 def fail_over(world: World) -> None:
-    """In version 1 a marker that comes very late may settle another transaction; so none of the former comes."""
+    """In version 1 a very late marker may settle another transaction; so earlier ones are dropped."""
     world.outstanding = [each for each in world.outstanding if each[0].transaction_version >= V2]
     world.coordinator.fail_over(world.random.randint(0, 2))
 
 
 def settle(world: World) -> None:
-    """Everything arrives, and what nobody ends is aborted in time."""
+    """Deliver everything; transactions without an end time out."""
     for _ in range(4):
         for _ in range(10_000):
             world.coordinator.commit(10)
@@ -78,7 +78,7 @@ def settle(world: World) -> None:
             world.deliver_marker()
             if world.is_quiet:
                 break
-        assert world.is_quiet, "somebody waits for ever"
+        assert world.is_quiet, "a request waits forever"
         world.coordinator.pass_time(2 * TIMEOUT_MS)
     assert not world.coordinator.machine.state.open
 
@@ -89,7 +89,7 @@ def check(world: World) -> None:
 
 
 def check_outcomes(world: World) -> None:
-    """All or nothing, as asked, and as told."""
+    """All or nothing, as requested and as acknowledged."""
     for transaction in range(1, world.transactions + 1):
         outcomes = {
             name: partition.outcomes[transaction]
@@ -98,10 +98,10 @@ def check_outcomes(world: World) -> None:
         }
         assert len(set(outcomes.values())) <= 1, "a torn transaction"
         is_committed = True in outcomes.values()
-        assert not is_committed or world.asked.get(transaction) is True, "committed, though nobody asked for it"
-        if transaction in world.told:
-            assert not outcomes or is_committed is world.told[transaction], "not what its producer was told"
-        if is_committed or world.told.get(transaction) is True:
+        assert not is_committed or world.asked.get(transaction) is True, "committed without a request"
+        if transaction in world.outcomes:
+            assert not outcomes or is_committed is world.outcomes[transaction], "not the acknowledged outcome"
+        if is_committed or world.outcomes.get(transaction) is True:
             assert world.acknowledged[transaction] <= outcomes.keys(), "records were lost from a transaction"
     for partition in world.partitions.values():
         assert not any(written.open for written in partition.producers.values()), "a transaction hangs"
@@ -113,7 +113,7 @@ def history(world: World) -> list[Transaction]:
 
 
 def check_history(transactions: list[Transaction]) -> None:
-    """Epochs only grow, no producer id comes back, and from version 2 on no two transactions share an epoch."""
+    """Epochs only grow, producer ids are not reused, and from version 2 on no two transactions share an epoch."""
     seen: dict[int, int] = {}
     ended: set[ProducerIdentity] = set()
     before: Transaction | None = None
@@ -146,24 +146,24 @@ def walk(seed: int, epoch: int | None = None) -> World:
 
 
 @pytest.mark.parametrize("chunk", range(3))
-def test_every_transaction_ends_once_and_as_a_whole(chunk: int) -> None:
+def test_every_transaction_ends_once_and_atomically(chunk: int) -> None:
     for seed in range(chunk * WALKS, (chunk + 1) * WALKS):
         walk(seed)
 
 
 @pytest.mark.parametrize("chunk", range(3))
-def test_it_does_so_when_epochs_are_exhausted(chunk: int) -> None:
+def test_transactions_are_atomic_when_epochs_are_exhausted(chunk: int) -> None:
     for seed in range(chunk * WALKS, (chunk + 1) * WALKS):
         walk(seed, EPOCH_EXHAUSTED - 1 - seed % 6)
 
 
-def test_what_can_happen_does_happen() -> None:
-    """A property of worlds in which nothing goes on would be worth nothing."""
+def test_runs_contain_every_kind_of_event() -> None:
+    """A property of runs without events would be worth nothing."""
     counts: Counter[str] = Counter()
     for seed in range(WALKS):
         world = walk(seed, EPOCH_EXHAUSTED - 3)
-        counts["committed"] += sum(world.told.values())
-        counts["aborted"] += len(world.told) - sum(world.told.values())
+        counts["committed"] += sum(world.outcomes.values())
+        counts["aborted"] += len(world.outcomes) - sum(world.outcomes.values())
         counts["failovers"] += world.coordinator.epoch
         counts["rotated"] += world.coordinator.machine.state.transactions[NAME].producer_id > 1
     assert counts["committed"] > 2 * WALKS

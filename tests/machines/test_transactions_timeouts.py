@@ -1,4 +1,4 @@
-"""Markers, time-outs, expiry, failover, and what admins see of transactional ids."""
+"""Markers, timeouts, expiration, failover, and the administration of transactional ids."""
 
 import pytest
 from transactions_scene import NAME, ONE, OTHER, TIMEOUT_MS, TWO, V1, V2, Scene, stored
@@ -29,7 +29,7 @@ def scene() -> Scene:
     return Scene()
 
 
-def test_a_record_reads_as_it_was_written() -> None:
+def test_record_round_trips() -> None:
     transaction = Transaction(
         ProducerId(2**62),
         3,
@@ -50,7 +50,7 @@ def test_a_record_reads_as_it_was_written() -> None:
 # Markers
 
 
-def test_an_end_is_complete_with_the_last_of_its_markers(scene: Scene) -> None:
+def test_end_is_complete_with_its_last_marker(scene: Scene) -> None:
     producer = scene.init()
     scene.add(producer, ONE, TWO, OTHER)
     scene.commit(producer)
@@ -117,7 +117,7 @@ def test_new_coordinator_completes_an_end_without_partitions(scene: Scene) -> No
 
 
 @VERSIONS
-def test_a_transaction_that_lasts_too_long_is_aborted(scene: Scene, version: int) -> None:
+def test_transaction_is_aborted_at_its_timeout(scene: Scene, version: int) -> None:
     producer = scene.init()
     scene.add(producer, ONE, version=version)
     scene.pass_time(TIMEOUT_MS)
@@ -130,7 +130,7 @@ def test_a_transaction_that_lasts_too_long_is_aborted(scene: Scene, version: int
         scene.add(producer, TWO, version=version)
 
 
-def test_more_partitions_do_not_make_a_transaction_last_longer(scene: Scene) -> None:
+def test_added_partitions_do_not_extend_the_timeout(scene: Scene) -> None:
     producer = scene.init()
     scene.add(producer, ONE)
     scene.pass_time(TIMEOUT_MS - 1)
@@ -140,7 +140,7 @@ def test_more_partitions_do_not_make_a_transaction_last_longer(scene: Scene) -> 
 
 
 @pytest.mark.parametrize("is_complete", [True, False])
-def test_what_ended_in_time_is_left_alone(scene: Scene, is_complete: bool) -> None:
+def test_transaction_that_ended_in_time_is_not_aborted(scene: Scene, is_complete: bool) -> None:
     producer = scene.init()
     scene.add(producer, ONE)
     scene.commit(producer)
@@ -151,7 +151,7 @@ def test_what_ended_in_time_is_left_alone(scene: Scene, is_complete: bool) -> No
     assert scene.state() is before
 
 
-def test_the_next_transaction_has_all_the_time_again(scene: Scene) -> None:
+def test_next_transaction_has_the_full_timeout(scene: Scene) -> None:
     producer = scene.init()
     after = scene.done(producer=producer)
     scene.pass_time(TIMEOUT_MS - 1)
@@ -168,7 +168,7 @@ def test_transaction_times_out_after_failover(scene: Scene) -> None:
     assert scene.state() is TransactionState.PREPARE_ABORT
 
 
-def test_a_clock_that_was_ahead_does_not_make_a_transaction_last_longer(scene: Scene) -> None:
+def test_clock_that_was_ahead_does_not_extend_the_timeout(scene: Scene) -> None:
     ahead_ms = scene.now.wall_ms + 10 * HOUR_MS
     scene.put(
         Transaction(
@@ -186,7 +186,7 @@ def test_a_clock_that_was_ahead_does_not_make_a_transaction_last_longer(scene: S
     assert scene.state() is TransactionState.PREPARE_ABORT
 
 
-def test_in_version_2_a_producer_continues_after_a_timeout_once_it_has_aborted(scene: Scene) -> None:
+def test_version_2_producer_continues_after_a_timeout_once_it_aborts(scene: Scene) -> None:
     producer = scene.init()
     scene.add(producer, ONE)
     scene.pass_time(2 * TIMEOUT_MS)
@@ -218,7 +218,7 @@ def test_version_1_producer_is_fenced_after_timeout(scene: Scene) -> None:
         scene.write_markers()
 
 
-def test_many_transactions_time_out_some_at_a_time(scene: Scene) -> None:
+def test_many_transactions_time_out_in_slices(scene: Scene) -> None:
     count = IDS_PER_SWEEP_STEP + 1
     for number in range(count):
         scene.add(scene.init(name=f"id-{number}"), ONE, name=f"id-{number}")
@@ -228,7 +228,7 @@ def test_many_transactions_time_out_some_at_a_time(scene: Scene) -> None:
     assert scene.machine.open_count == count
 
 
-# Expiry
+# Expiration
 
 
 @pytest.mark.parametrize("last", [None, True, False])
@@ -247,7 +247,7 @@ def test_unused_transactional_id_expires(scene: Scene, last: bool | None) -> Non
     assert scene.init().producer_id != producer.producer_id
 
 
-def test_an_id_with_an_open_transaction_is_kept() -> None:
+def test_id_with_an_open_transaction_is_kept() -> None:
     scene = Scene(TransactionSettings(transactional_id_expiration_ms=1, transaction_max_timeout_ms=2**31 - 1))
     ongoing = scene.init(timeout_ms=2**31 - 1)
     scene.add(ongoing, ONE)
@@ -258,24 +258,31 @@ def test_an_id_with_an_open_transaction_is_kept() -> None:
     assert scene.state() is TransactionState.PREPARE_COMMIT
 
 
-def test_many_ids_are_forgotten_some_at_a_time(scene: Scene) -> None:
+def test_many_ids_expire_in_slices(scene: Scene) -> None:
     for number in range(IDS_PER_SWEEP_STEP + 1):
         scene.init(name=f"id-{number}")
     scene.pass_time(WEEK_MS + HOUR_MS)
     assert not scene.machine.state.transactions
 
 
-# Admins
+# Administration
 
 
-def test_an_id_is_described(scene: Scene) -> None:
+def test_transactional_id_is_described(scene: Scene) -> None:
     producer = scene.init()
     scene.add(producer, TWO, OTHER, ONE)
-    told = scene.machine.describe(NAME)
-    assert (told.error_code, told.transactional_id, told.transaction_state) == (ErrorCode.NONE, NAME, "Ongoing")
-    assert (told.producer_id, told.producer_epoch, told.transaction_timeout_ms) == (*producer, TIMEOUT_MS)
-    assert told.transaction_start_time_ms == scene.now.wall_ms
-    assert [(each.topic, list(each.partitions)) for each in told.topics] == [("t", [0, 1]), ("u", [0])]
+    found = scene.machine.describe(NAME)
+    assert (found.error_code, found.transactional_id, found.transaction_state) == (
+        ErrorCode.NONE,
+        NAME,
+        "Ongoing",
+    )
+    assert (found.producer_id, found.producer_epoch, found.transaction_timeout_ms) == (
+        *producer,
+        TIMEOUT_MS,
+    )
+    assert found.transaction_start_time_ms == scene.now.wall_ms
+    assert [(each.topic, list(each.partitions)) for each in found.topics] == [("t", [0, 1]), ("u", [0])]
 
 
 def test_unknown_transactional_id_is_not_found(scene: Scene) -> None:
@@ -283,7 +290,7 @@ def test_unknown_transactional_id_is_not_found(scene: Scene) -> None:
     assert scene.machine.describe("").error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_ids_are_listed_by_state_producer_and_age(scene: Scene) -> None:
+def test_transactional_ids_are_listed_by_state_producer_and_age(scene: Scene) -> None:
     names = ("old", "new", "idle")
     who = {name: scene.init(name=name, timeout_ms=900_000) for name in names}
     scene.add(who["old"], ONE, name="old")
@@ -303,7 +310,7 @@ def test_ids_are_listed_by_state_producer_and_age(scene: Scene) -> None:
     assert listed(longer_than_ms=0, states=["Empty"]) == []
 
 
-def test_it_is_known_how_many_transactions_are_open_and_since_when(scene: Scene) -> None:
+def test_open_transactions_are_counted_with_their_oldest_start(scene: Scene) -> None:
     assert (scene.machine.open_count, scene.machine.oldest_open_age_ms(scene.now)) == (0, 0)
     producer = scene.init()
     scene.add(producer, ONE)
@@ -316,7 +323,7 @@ def test_it_is_known_how_many_transactions_are_open_and_since_when(scene: Scene)
     assert (scene.machine.open_count, scene.machine.oldest_open_age_ms(scene.now)) == (1, 0)
 
 
-def test_states_have_the_names_that_admins_know() -> None:
+def test_states_have_kafkas_names() -> None:
     names = "Empty Ongoing PrepareCommit PrepareAbort CompleteCommit CompleteAbort Dead PrepareEpochFence"
     assert [each.kafka_name for each in TransactionState] == names.split()
     assert NO_TIMESTAMP == Transaction(ProducerId(1), 0, 1).start_ms

@@ -1,4 +1,4 @@
-"""A shard of transactional ids at work in one process: what it decides is applied, and what it asks for is kept."""
+"""A shard of transactional ids: decisions are applied, and requested markers are kept."""
 
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
@@ -35,7 +35,7 @@ def stored(record: Record) -> tuple[bytes, bytes | None]:
 
 
 def replayed(log: Sequence[tuple[bytes, bytes | None]], settings: TransactionSettings) -> TransactionsMachine:
-    """A machine that knows the log and nothing else."""
+    """Return a machine rebuilt from the log alone."""
     machine = TransactionsMachine(settings, wall_offset_ms=WALL_AHEAD_MS, coordinator_epoch=lambda: 5)
     for offset, (key, value) in enumerate(log):
         machine.apply(decode_transaction_record(key, value), offset)
@@ -43,7 +43,7 @@ def replayed(log: Sequence[tuple[bytes, bytes | None]], settings: TransactionSet
 
 
 class Scene:
-    """Requests are answered at once, as if every record were committed as soon as it is written."""
+    """Requests get a response at once, as if every record were committed when it is written."""
 
     def __init__(self, settings: TransactionSettings | None = None) -> None:
         self.settings = settings or TransactionSettings()
@@ -80,14 +80,14 @@ class Scene:
         return answer  # type: ignore[no-any-return]
 
     def put(self, transaction: Transaction, name: str = NAME) -> ProducerIdentity:
-        """A transactional id is as it says, as if it had come so far."""
+        """Put a transactional id into a state."""
         record = record_of(name, transaction)
         self.machine.apply(record, len(self.log))
         self.log.append(stored(record))
         return transaction.identity
 
     def fail_over(self) -> None:
-        """Another node takes over: it has the log, and begins with nothing else."""
+        """Let another node take over with only the log."""
         self.markers, self.timers = [], {}
         self.machine = replayed(self.log, self.settings)
         self.accept(self.machine.decide_elected(self.now_ms))
@@ -95,7 +95,7 @@ class Scene:
     # Requests
 
     def with_id(self, decide: Callable[[ProducerId | None], Decision[Record, Answer]]) -> Answer:
-        """Ask without a fresh producer id, and with one where that is needed."""
+        """Decide without a new producer id, and again with one if it is needed."""
         try:
             return self.accept(decide(None))
         except ProducerIdNeeded:
@@ -135,13 +135,13 @@ class Scene:
         self.accept(self.machine.decide_markers_written(markers, partitions, now=self.now))
 
     def write_markers(self) -> None:
-        """All markers get to where they should."""
+        """Deliver all markers."""
         markers, self.markers = self.markers, []
         for each in markers:
             self.written(each, *each.partitions)
 
     def done(self, *, is_commit: bool = True, version: int = V2, producer: ProducerIdentity) -> ProducerIdentity:
-        """One whole transaction; who the producer is after it."""
+        """Complete one transaction; return the producer's identity after it."""
         self.add(producer, ONE, version=version)
         after = self.end(producer, is_commit=is_commit, version=version)
         self.write_markers()

@@ -1,5 +1,5 @@
-"""A transactional id with everyone around it: producers that restart, frames that come late or twice, partitions that
-obey markers, and a coordinator that fails over with what it had committed."""
+"""A transactional id with its environment: producers that restart, late and duplicate frames, partitions that apply
+markers, and a coordinator that fails over with its committed state."""
 
 from collections import deque
 from collections.abc import Callable, Hashable
@@ -26,14 +26,14 @@ from moldau.model.ids import ProducerId, TopicPartition
 from moldau.wire.data_records import decode_transaction_record
 
 Decide = Callable[[TransactionsMachine, ProducerId | None, Now], Decision[Record, Any]]
-Hear = Callable[[Any], None]
+OnResponse = Callable[[Any], None]
 Stored = tuple[bytes, bytes | None]
 
 FIRST_PRODUCER_ID = 100
 
 
 class Coordinator:
-    """The machine on its log: answers and effects are let out when what they rest on is committed."""
+    """The machine on its log: responses and effects are released once their records are committed."""
 
     def __init__(self, send_markers: Callable[[SendMarkers], None]) -> None:
         self.send_markers = send_markers
@@ -42,7 +42,7 @@ class Coordinator:
         self.committed = 0
         self.epoch = 0
         self.producer_ids = FIRST_PRODUCER_ID
-        self.held: deque[tuple[int, Hear | None, Any, tuple[object, ...]]] = deque()
+        self.held: deque[tuple[int, OnResponse | None, Any, tuple[object, ...]]] = deque()
         self.timers: dict[Hashable, float] = {}
         self.elect()
 
@@ -60,24 +60,24 @@ class Coordinator:
         self.accept(self.machine.decide_elected(self.now_ms))
 
     def fail_over(self, kept: int) -> None:
-        """Another node has the committed part of the log, and perhaps some more; nobody hears of the rest."""
+        """Let another node take over with the committed part of the log, and perhaps more; the rest is lost."""
         del self.log[self.committed + kept :]
         self.held.clear()
         self.timers.clear()
         self.epoch += 1
         self.elect()
 
-    def ask(self, decide: Decide, hear: Hear | None = None) -> None:
+    def ask(self, decide: Decide, on_response: OnResponse | None = None) -> None:
         try:
             decision = decide(self.machine, None, self.now)
         except ProducerIdNeeded:
             self.producer_ids += 1
             decision = decide(self.machine, ProducerId(self.producer_ids), self.now)
-        except KafkaError as refusal:
-            decision = Decision(responses={REQUESTER: refusal})
-        self.accept(decision, hear)
+        except KafkaError as error:
+            decision = Decision(responses={REQUESTER: error})
+        self.accept(decision, on_response)
 
-    def accept(self, decision: Decision[Record, Any], hear: Hear | None = None) -> None:
+    def accept(self, decision: Decision[Record, Any], on_response: OnResponse | None = None) -> None:
         for record in decision.records:
             self.machine.apply(record, len(self.log))
             self.log.append(stored(record))
@@ -87,11 +87,11 @@ class Coordinator:
         for timer in decision.timers:
             assert isinstance(timer, SetTimer)
             self.timers[timer.event] = self.now_ms + timer.delay_ms
-        self.held.append((len(self.log), hear, decision.responses.get(REQUESTER), tuple(decision.effects)))
-        self.let_out()
+        self.held.append((len(self.log), on_response, decision.responses.get(REQUESTER), tuple(decision.effects)))
+        self.release()
 
     def check_decided(self, effect: SendMarkers) -> None:
-        """What is sent is what the log says, and nothing is sent before it says so."""
+        """Check that sent markers are those of the log, and not sent before they are logged."""
         transaction = self.machine.state.transactions[effect.transactional_id]
         assert transaction.state in PREPARED
         assert (transaction.state is TransactionState.PREPARE_COMMIT) is effect.is_commit
@@ -100,16 +100,16 @@ class Coordinator:
 
     def commit(self, count: int) -> None:
         self.committed = min(self.committed + count, len(self.log))
-        self.let_out()
+        self.release()
 
-    def let_out(self) -> None:
+    def release(self) -> None:
         while self.held and self.held[0][0] <= self.committed:
-            _, hear, answer, effects = self.held.popleft()
+            _, on_response, answer, effects = self.held.popleft()
             for effect in effects:
                 assert isinstance(effect, SendMarkers)
                 self.send_markers(effect)
-            if hear is not None:
-                hear(answer)
+            if on_response is not None:
+                on_response(answer)
 
     def pass_time(self, ms: float) -> None:
         until_ms = self.now_ms + ms
@@ -125,11 +125,11 @@ class Written:
     """What one partition knows of one producer id."""
 
     epoch: int = -1
-    open: list[int] = field(default_factory=list)  # the transactions that its records belong to
+    open: list[int] = field(default_factory=list)  # the transactions of its records
 
 
 class Partition:
-    """Takes records of current epochs, and settles all that is open when a marker comes."""
+    """Accepts records of current epochs, and settles all open transactions at a marker."""
 
     def __init__(self) -> None:
         self.producers: dict[int, Written] = {}
@@ -148,7 +148,7 @@ class Partition:
         return True
 
     def mark(self, markers: SendMarkers) -> bool:
-        """Whether the marker is there, now or since before."""
+        """Return whether the marker is applied, now or before."""
         written = self.producers.setdefault(markers.producer_id, Written())
         least = written.epoch + 1 if markers.transaction_version >= V2 else written.epoch
         if markers.coordinator_epoch < self.coordinator_epoch:
@@ -165,20 +165,20 @@ class Partition:
 
 @dataclass
 class Producer:
-    """One run of a client: who it is, the transaction it is in, and the request it waits for."""
+    """One run of a client: its identity, its transaction, and its pending request."""
 
     number: int
     version: int
     identity: ProducerIdentity | None = None
     transaction: int | None = None
     unacknowledged: int = 0
-    has_failed: bool = False  # a write of this transaction did: it can only be aborted
-    request: Callable[[], None] | None = None  # asked again until it is answered
+    has_failed: bool = False  # a write of this transaction failed: it can only be aborted
+    request: Callable[[], None] | None = None  # retried until there is a response
     is_dead: bool = False
 
 
 class World:
-    """Everything that can happen, one thing at a time."""
+    """Everything that can happen, one event at a time."""
 
     def __init__(self, random: Random, *, epoch: int | None = None) -> None:
         self.random = random
@@ -192,8 +192,8 @@ class World:
         self.transactions = 0
         self.owners: dict[ProducerIdentity, int] = {}
         self.acknowledged: dict[int, set[TopicPartition]] = {}
-        self.asked: dict[int, bool] = {}  # which outcome its producer asked for
-        self.told: dict[int, bool] = {}  # which one it was told
+        self.asked: dict[int, bool] = {}  # the outcome that its producer requested
+        self.outcomes: dict[int, bool] = {}  # the outcome that its producer got
         self.producers = [self.new_producer() for _ in range(2)]
 
     def begin_at(self, epoch: int) -> None:
@@ -203,7 +203,7 @@ class World:
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing is under way."""
+        """Return whether nothing is in flight."""
         return not (self.network or self.outstanding or self.coordinator.held)
 
     # Markers
@@ -229,7 +229,7 @@ class World:
     # The network
 
     def send(self, frame: Callable[[], None], version: int) -> None:
-        """Frames of version 1 must come in their order; those of version 2 may come whenever they like."""
+        """Send a frame; version 1 frames keep their order, those of version 2 may come at any time."""
         if version < V2:
             frame()
         else:
@@ -251,22 +251,22 @@ class World:
 
     def ask_init(self, producer: Producer, expected: ProducerIdentity | None) -> None:
         def request() -> None:
-            def hear(answer: Any) -> None:
-                if producer.request is request and not self.is_refused(producer, answer):
+            def on_response(answer: Any) -> None:
+                if producer.request is request and not self.is_rejected(producer, answer):
                     self.becomes(producer, answer)
 
             self.coordinator.ask(
                 lambda machine, fresh, now: machine.decide_init_producer_id(
                     NAME, TIMEOUT_MS, expected=expected, new_producer_id=fresh, now=now
                 ),
-                hear,
+                on_response,
             )
 
         producer.request = request
         self.send(request, producer.version)
 
-    def is_refused(self, producer: Producer, answer: Any) -> bool:
-        """What is concurrent is asked again; everything else is the end of this run."""
+    def is_rejected(self, producer: Producer, answer: Any) -> bool:
+        """Return whether this run has ended; a concurrent transaction is retried."""
         if isinstance(answer, KafkaError) and not isinstance(answer, ConcurrentTransactions):
             producer.is_dead = True
         return isinstance(answer, KafkaError)
@@ -289,7 +289,7 @@ class World:
     def enrolment(
         self, producer: Producer, identity: ProducerIdentity, transaction: int, partition: TopicPartition
     ) -> Callable[[], None]:
-        """A batch asks to join at the coordinator, and is appended once that is committed."""
+        """Join the transaction at the coordinator, and append the batch once that is committed."""
         acknowledged: list[bool] = []
 
         def acknowledge(is_written: bool) -> None:
@@ -304,7 +304,7 @@ class World:
         def append() -> None:
             acknowledge(self.partitions[partition].append(identity, transaction))
 
-        def hear(answer: Any) -> None:
+        def on_response(answer: Any) -> None:
             if isinstance(answer, ConcurrentTransactions) and producer.version >= V2:
                 self.send(join, producer.version)
             elif isinstance(answer, KafkaError):
@@ -317,7 +317,7 @@ class World:
                 lambda machine, _, now: machine.decide_add_partitions(
                     NAME, identity, [partition], client_version=producer.version, now=now
                 ),
-                hear,
+                on_response,
             )
 
         return join
@@ -335,11 +335,11 @@ class World:
             self.asked[transaction] = is_commit
 
         def request() -> None:
-            def hear(answer: Any) -> None:
-                if producer.request is not request or self.is_refused(producer, answer):
+            def on_response(answer: Any) -> None:
+                if producer.request is not request or self.is_rejected(producer, answer):
                     return
                 if transaction is not None:
-                    self.told[transaction] = is_commit
+                    self.outcomes[transaction] = is_commit
                 self.becomes(producer, answer)
 
             self.coordinator.ask(
@@ -351,14 +351,14 @@ class World:
                     new_producer_id=fresh,
                     now=now,
                 ),
-                hear,
+                on_response,
             )
 
         producer.request = request
         self.send(request, producer.version)
 
     def go_on(self, producer: Producer) -> None:
-        """After an error of its own: the transaction is given up, and the epoch is another."""
+        """Abandon the transaction after an error, and take another epoch."""
         if producer.identity is not None and producer.request is None:
             self.ask_init(producer, producer.identity)
 

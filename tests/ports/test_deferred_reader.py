@@ -12,8 +12,8 @@ from moldau.node.ports import deferred_reader as deferred_reader_module
 from moldau.node.ports.deferred_reader import PAUSE_S, READS_PER_TURN_MAX, DeferredReader
 
 
-class Speakers:
-    """Pairs of sockets: one end stands in the deferred_reader, the other is spoken into."""
+class SocketPairs:
+    """Pairs of sockets: one end is in the deferred reader, the other sends."""
 
     def __init__(self, count: int) -> None:
         self.deferred_reader = DeferredReader()
@@ -22,18 +22,18 @@ class Speakers:
         self._ends = [socket.socketpair() for _ in range(count)]
         for number, (ours, _) in enumerate(self._ends):
             ours.setblocking(False)
-            self.deferred_reader.add(ours.fileno(), lambda number=number: self._hear(number))  # type: ignore[misc]
+            self.deferred_reader.add(ours.fileno(), lambda number=number: self._read(number))  # type: ignore[misc]
 
-    def _hear(self, number: int) -> None:
+    def _read(self, number: int) -> None:
         self._ends[number][0].recv(4096)
         self.reads.append((number, asyncio.get_running_loop().time()))
         self._news.set()
 
-    def say(self, *numbers: int) -> None:
+    def send(self, *numbers: int) -> None:
         for number in numbers:
             self._ends[number][1].send(b"!")
 
-    def leave(self, number: int) -> None:
+    def close_peer(self, number: int) -> None:
         self.deferred_reader.remove(self._ends[number][0].fileno())
 
     async def until(self, count: int) -> None:
@@ -49,8 +49,8 @@ class Speakers:
 
 
 @contextmanager
-def speakers(count: int) -> Iterator[Speakers]:
-    scene = Speakers(count)
+def socket_pairs(count: int) -> Iterator[SocketPairs]:
+    scene = SocketPairs(count)
     try:
         yield scene
     finally:
@@ -59,54 +59,54 @@ def speakers(count: int) -> Iterator[Speakers]:
 
 async def test_first_socket_after_a_quiet_period_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deferred_reader_module, "PAUSE_S", 60.0)  # a deferred read would miss the end of the test
-    with speakers(2) as scene:
+    with socket_pairs(2) as scene:
         scene.deferred_reader._polled_s = -1000.0
-        scene.say(1)
+        scene.send(1)
         await scene.until(1)
         assert [number for number, _ in scene.reads] == [1]
 
 
 @pytest.mark.proves("C5", part="who falls silent is out")
 async def test_polls_are_spaced_under_load() -> None:
-    with speakers(3) as scene:
+    with socket_pairs(3) as scene:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         while loop.time() < began_s + 12 * PAUSE_S:
-            scene.say(0, 1, 2)
+            scene.send(0, 1, 2)
             await asyncio.sleep(PAUSE_S / 8)
-        looks_max = (loop.time() - began_s) / PAUSE_S + 3  # the first two come without one
-        assert 3 <= len(scene.reads) <= 3 * looks_max
+        polls_max = (loop.time() - began_s) / PAUSE_S + 3  # the first two polls come without one
+        assert 3 <= len(scene.reads) <= 3 * polls_max
 
 
 async def test_removed_socket_is_not_read() -> None:
-    with speakers(2) as scene:
-        original = scene._hear
+    with socket_pairs(2) as scene:
+        original = scene._read
 
-        def hear(number: int) -> None:
+        def read(number: int) -> None:
             original(number)
-            scene.leave(1 - number)
+            scene.close_peer(1 - number)
 
-        scene._hear = hear  # type: ignore[method-assign]
-        scene.say(0, 1)
+        scene._read = read  # type: ignore[method-assign]
+        scene.send(0, 1)
         await scene.until(1)
         await asyncio.sleep(2 * PAUSE_S)
         assert len(scene.reads) == 1
 
 
 async def test_loop_watches_nothing_when_all_sockets_are_removed() -> None:
-    with speakers(2) as scene:
+    with socket_pairs(2) as scene:
         descriptor = scene.deferred_reader._sockets.fileno()
-        scene.say(0, 1)
+        scene.send(0, 1)
         await scene.until(2)
-        scene.leave(0)
-        scene.leave(1)
+        scene.close_peer(0)
+        scene.close_peer(1)
         assert not asyncio.get_running_loop().remove_reader(descriptor)
         assert scene.deferred_reader._next is None
 
 
 @pytest.mark.proves("C5", part="who falls silent is out")
 async def test_other_callbacks_run_between_many_reads() -> None:
-    with speakers(3 * READS_PER_TURN_MAX) as scene:
+    with socket_pairs(3 * READS_PER_TURN_MAX) as scene:
         turns: list[int] = []
 
         def turn() -> None:
@@ -114,7 +114,7 @@ async def test_other_callbacks_run_between_many_reads() -> None:
             if len(scene.reads) < 3 * READS_PER_TURN_MAX:
                 asyncio.get_running_loop().call_soon(turn)
 
-        scene.say(*range(3 * READS_PER_TURN_MAX))
+        scene.send(*range(3 * READS_PER_TURN_MAX))
         turn()
         await scene.until(3 * READS_PER_TURN_MAX)
         assert {READS_PER_TURN_MAX, 2 * READS_PER_TURN_MAX} <= set(turns)

@@ -153,7 +153,7 @@ async def test_failed_work_raises_in_its_caller(tmp_path: Path) -> None:
 def _wait_for(disk: Disk, path: str) -> bool:
     until = time.monotonic() + 20
     while not disk.exists(path) and time.monotonic() < until:
-        time.sleep(0.01)  # in a process of its own
+        time.sleep(0.01)  # in another process
     return disk.exists(path)
 
 

@@ -14,13 +14,13 @@ from moldau.node.ports.sockets import SocketNetwork
 
 NAME = "several.test"
 FRAME_MAX = 1024
-NOT_OURS = "192.0.2.1"  # for documentation: no machine has it
+NOT_OURS = "192.0.2.1"  # for documentation: not a local address
 
 Stands = Callable[..., None]
 
 
-class Silent:
-    """An endpoint that wants nothing."""
+class IgnoringEndpoint:
+    """An endpoint that ignores everything."""
 
     def connected(self, connection: Connection) -> None: ...
     def frame_received(self, frame: memoryview) -> None: ...
@@ -30,7 +30,7 @@ class Silent:
 
 @pytest.fixture
 def stands_for(monkeypatch: pytest.MonkeyPatch) -> Stands:
-    """Makes the name stand for these addresses."""
+    """Make a host name resolve to these addresses."""
     resolve = socket.getaddrinfo
 
     def stand(*hosts: str) -> None:
@@ -46,8 +46,8 @@ def stands_for(monkeypatch: pytest.MonkeyPatch) -> Stands:
 @pytest.mark.proves("A1", part="every Python from 3.11 on")
 async def test_listen_skips_addresses_this_machine_lacks(stands_for: Stands) -> None:
     stands_for(NOT_OURS, "127.0.0.1")
-    listener = await SocketNetwork().listen(Address(NAME, 0), Silent, FRAME_MAX)
-    connection = await SocketNetwork().connect(listener.address, Silent(), FRAME_MAX)
+    listener = await SocketNetwork().listen(Address(NAME, 0), IgnoringEndpoint, FRAME_MAX)
+    connection = await SocketNetwork().connect(listener.address, IgnoringEndpoint(), FRAME_MAX)
     assert listener.address.host == "127.0.0.1"
     connection.abort()
     await listener.close()
@@ -65,7 +65,7 @@ async def test_pages_are_served_when_an_address_is_not_local(stands_for: Stands)
 
 async def test_address_of_another_machine_is_rejected() -> None:
     with pytest.raises(OSError, match=r"192.0.2.1:9092 is not an address of this machine") as raised:
-        await SocketNetwork().listen(Address(NOT_OURS, 9092), Silent, FRAME_MAX)
+        await SocketNetwork().listen(Address(NOT_OURS, 9092), IgnoringEndpoint, FRAME_MAX)
     assert "advertised.listeners" in str(as_command_error(raised.value))
 
 
@@ -75,7 +75,7 @@ async def test_unknown_host_name_is_in_the_error(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     with pytest.raises(socket.gaierror) as raised:
-        await SocketNetwork().listen(Address(NAME, 9092), Silent, FRAME_MAX)
+        await SocketNetwork().listen(Address(NAME, 9092), IgnoringEndpoint, FRAME_MAX)
     assert str(as_command_error(raised.value)) == f"cannot listen on {NAME}:9092: name or service not known"
 
 
@@ -87,5 +87,5 @@ async def test_connection_refused_at_every_address_is_connection_refused(stands_
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with pytest.raises(ConnectionRefusedError) as raised:
-        await SocketNetwork().connect(Address(NAME, port), Silent(), FRAME_MAX)
+        await SocketNetwork().connect(Address(NAME, port), IgnoringEndpoint(), FRAME_MAX)
     assert raised.value.errno == errno.ECONNREFUSED

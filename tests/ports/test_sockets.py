@@ -98,7 +98,7 @@ async def test_paused_connection_is_not_read_by_asyncio(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def add_reader(transport: Any, descriptor: int, callback: Callable[[], None]) -> None:
-        if not transport._closing:  # all that Python 3.11.0 to 3.11.3 ask
+        if not transport._closing:  # the only check of Python 3.11.0 to 3.11.3
             transport._loop._add_reader(descriptor, callback)
 
     monkeypatch.setattr("asyncio.selector_events._SelectorTransport._add_reader", add_reader)

@@ -1,4 +1,4 @@
-"""Fetched bytes go from the file to the socket inside the kernel."""
+"""Fetched bytes are sent from the file to the socket inside the kernel."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ from moldau.node.ports.sockets import SocketNetwork
 SLICE_BYTES = 3 * MiB
 
 
-class Answering:
+class FixedResponder:
     """Sends the same pieces for every frame."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
@@ -45,7 +45,7 @@ class Answering:
 async def test_file_slice_is_sent_with_sendfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "segment").write_bytes(os.urandom(SLICE_BYTES))
     file = SystemDisk(Capabilities.detect()).open(str(tmp_path / "segment"), read_only=True)
-    answering = Answering([b"head", FileSlice(file, 0, SLICE_BYTES)])
+    answering = FixedResponder([b"head", FileSlice(file, 0, SLICE_BYTES)])
     sent: list[int] = []
     in_kernel = os.sendfile
 

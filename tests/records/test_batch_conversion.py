@@ -33,7 +33,7 @@ UNCHANGED = (
 
 @pytest.mark.parametrize("target", Compression)
 @pytest.mark.parametrize("source", Compression)
-def test_only_the_codec_changes(source: Compression, target: Compression) -> None:
+def test_conversion_changes_only_the_codec(source: Compression, target: Compression) -> None:
     batch = build_batch(
         RECORDS, compression=source, producer_id=3, producer_epoch=1, base_sequence=8, is_transactional=True
     )
@@ -47,7 +47,7 @@ def test_only_the_codec_changes(source: Compression, target: Compression) -> Non
 
 
 @pytest.mark.parametrize("target", Compression)
-def test_a_clients_batch_is_read_by_clients_after_conversion(target: Compression) -> None:
+def test_converted_client_batch_is_read_by_clients(target: Compression) -> None:
     batch = KAFKA_PYTHON.build(RECORDS, compression=Compression.GZIP)
     converted = bytes(recompress(batch, target))
     assert AIOKAFKA.read(converted) == KAFKA_PYTHON.read(converted) == list(iterate_records(batch))
@@ -67,7 +67,7 @@ def test_control_batches_are_not_converted() -> None:
     assert recompress(marker, Compression.ZSTD) == marker
 
 
-def test_a_level_is_passed_on() -> None:
+def test_compression_level_is_applied() -> None:
     batch = build_batch(RECORDS * 20)
     quick, small = (len(recompress(batch, Compression.GZIP, level=level)) for level in (1, 9))
     assert small < quick

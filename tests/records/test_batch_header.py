@@ -17,7 +17,7 @@ from moldau.records.record import iterate_records
 from moldau.records.validation import validate_produced
 
 
-def a_batch() -> bytearray:
+def sample_batch() -> bytearray:
     return build_batch(
         [(1_000, b"k", b"v", ()), (1_500, None, b"w", ()), (1_200, b"k", None, (("h", b"x"),))],
         producer_id=9,
@@ -29,7 +29,7 @@ def a_batch() -> bytearray:
 
 
 def test_every_field_is_read_from_its_position() -> None:
-    batch = a_batch()
+    batch = sample_batch()
     header = read_header(batch)
     assert header == BatchHeader(
         base_offset=0,
@@ -56,8 +56,8 @@ def test_every_field_is_read_from_its_position() -> None:
     assert header.delete_horizon_ms is None
 
 
-def test_a_header_is_read_from_the_middle_of_a_buffer() -> None:
-    batch = a_batch()
+def test_header_is_read_from_the_middle_of_a_buffer() -> None:
+    batch = sample_batch()
     buffer = b"\xff" * 13 + bytes(batch) + b"\xff"
     assert read_header(memoryview(buffer), 13) == read_header(batch)
     assert read_extent(buffer, 13) == (0, len(batch))
@@ -74,7 +74,7 @@ def test_truncated_header_is_corrupt() -> None:
 
 
 def test_offset_and_epoch_change_without_touching_the_checksum() -> None:
-    batch = a_batch()
+    batch = sample_batch()
     buffer = bytearray(5) + batch
     write_offsets(buffer, 5, 1 << 40, 99)
     header = read_header(buffer, 5)
@@ -84,7 +84,7 @@ def test_offset_and_epoch_change_without_touching_the_checksum() -> None:
 
 
 def test_log_append_time_replaces_the_time_of_every_record() -> None:
-    batch = a_batch()
+    batch = sample_batch()
     stamp_log_append_time(memoryview(batch), 77_000)
     header = read_header(batch)
     assert header.has_log_append_time
@@ -109,7 +109,7 @@ def test_delete_horizon_is_stored_in_the_base_timestamp() -> None:
     assert next(iterate_records(batch)).timestamp == 5_000
 
 
-def test_a_known_batch_has_known_bytes() -> None:
+def test_built_batch_has_the_documented_bytes() -> None:
     # Written by hand from the format's description, so that reader and writer cannot be wrong together.
     expected = bytes.fromhex(
         "0000000000000000"  # base offset

@@ -72,7 +72,7 @@ def test_built_batches_are_parsed_by_client_libraries(
 
 
 @EVERY_LIBRARY
-def test_uncompressed_batches_are_the_same_to_the_byte(library: Library) -> None:
+def test_uncompressed_batches_are_identical_byte_for_byte(library: Library) -> None:
     ours = build_batch(SMALL)
     theirs = bytearray(library.build(SMALL))
     # Some write 0 and some -1 for the leader epoch, which is the broker's to set.
@@ -83,7 +83,7 @@ def test_uncompressed_batches_are_the_same_to_the_byte(library: Library) -> None
 
 @EVERY_LIBRARY
 @EVERY_CODEC
-def test_log_append_time_is_seen_by_the_clients(library: Library, compression: Compression) -> None:
+def test_log_append_time_is_read_by_clients(library: Library, compression: Compression) -> None:
     batch = bytearray(library.build(SMALL, compression=compression))
     stamp_log_append_time(batch, NOW_MS + 1)
     assert [record.timestamp for record in library.read(bytes(batch))] == [NOW_MS + 1] * len(SMALL)
@@ -92,7 +92,7 @@ def test_log_append_time_is_seen_by_the_clients(library: Library, compression: C
 
 @EVERY_LIBRARY
 @pytest.mark.parametrize("is_commit", [True, False])
-def test_a_transaction_marker_is_a_control_batch_for_the_clients(library: Library, is_commit: bool) -> None:
+def test_transaction_marker_is_a_control_batch_for_clients(library: Library, is_commit: bool) -> None:
     marker = build_transaction_marker(
         is_commit=is_commit, producer_id=5, producer_epoch=1, coordinator_epoch=9, timestamp_ms=NOW_MS
     )
@@ -108,7 +108,7 @@ def test_a_transaction_marker_is_a_control_batch_for_the_clients(library: Librar
 
 
 @EVERY_CODEC
-def test_keys_are_found_in_a_clients_compressed_batch(compression: Compression) -> None:
+def test_keys_are_read_from_a_clients_compressed_batch(compression: Compression) -> None:
     validate_keys(memoryview(KAFKA_PYTHON.build(LARGE, compression=compression)))
 
 
@@ -140,7 +140,7 @@ def test_streams_of_other_compressors_are_read(name: str) -> None:
     assert decompress(codec, memoryview(stream), len(TEXT)) == TEXT
 
 
-def test_streams_made_here_are_read_by_other_decompressors() -> None:
+def test_streams_compressed_here_are_read_by_other_decompressors() -> None:
     assert gzip.decompress(compress(Compression.GZIP, TEXT)) == TEXT
     assert LZ4_FRAME.decompress(compress(Compression.LZ4, TEXT)) == TEXT
     assert zstandard.decompress(compress(Compression.ZSTD, TEXT)) == TEXT
@@ -152,30 +152,30 @@ def test_lz4_frames_are_readable_by_the_java_client() -> None:
     assert frame["block_size"] == 64 * 1024
 
 
-def test_snappy_is_framed_as_the_java_library_does() -> None:
+def test_snappy_is_framed_as_by_the_java_library() -> None:
     stream = compress(Compression.SNAPPY, TEXT)
     assert stream[:16] == b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
     first_chunk_bytes = int.from_bytes(stream[16:20], "big")
     assert bytes(cramjam.snappy.decompress_raw(stream[20 : 20 + first_chunk_bytes])) == TEXT[: 32 * 1024]
 
 
-def test_snappy_with_its_versions_in_the_wrong_byte_order_is_read() -> None:
+def test_snappy_with_byte_swapped_versions_is_read() -> None:
     stream = compress(Compression.SNAPPY, TEXT)
     assert decompress(Compression.SNAPPY, stream[:8] + b"\x01\x00\x00\x00\x01\x00\x00\x00" + stream[16:]) == TEXT
 
 
 @pytest.mark.parametrize("level", [1, 9])
 @EVERY_CODEC
-def test_levels_make_streams_that_are_read_back(compression: Compression, level: int) -> None:
+def test_streams_of_every_level_are_read_back(compression: Compression, level: int) -> None:
     assert decompress(compression, compress(compression, TEXT, level), len(TEXT)) == TEXT
 
 
-def test_a_higher_level_compresses_better() -> None:
+def test_higher_level_compresses_better() -> None:
     for codec in (Compression.GZIP, Compression.ZSTD):
         assert len(compress(codec, TEXT, 9)) < len(compress(codec, TEXT, 1))
 
 
-def test_the_header_of_a_clients_batch_is_the_same_for_both() -> None:
+def test_header_of_a_clients_batch_is_read_like_the_client_does() -> None:
     batch = KAFKA_PYTHON.build(LARGE, compression=Compression.LZ4)
     theirs = KAFKA_PYTHON.open(batch)
     ours = read_header(batch)

@@ -22,20 +22,20 @@ from moldau.records.validation import (
 NOW_MS = 1_700_000_000_000
 
 
-def a_batch(compression: Compression = Compression.NONE) -> bytearray:
+def sample_batch(compression: Compression = Compression.NONE) -> bytearray:
     records = [(NOW_MS + index, b"key", b"value" * 20, ()) for index in range(3)]
     return build_batch(records, compression=compression, producer_id=4, producer_epoch=0, base_sequence=0)
 
 
-def patched(form: str, position: int, value: int, *, is_signed_again: bool = True) -> bytearray:
-    batch = a_batch()
+def patched(form: str, position: int, value: int, *, has_valid_checksum: bool = True) -> bytearray:
+    batch = sample_batch()
     pack_into(form, batch, position, value)
-    if is_signed_again:
+    if has_valid_checksum:
         write_checksum(batch, 0, len(batch))
     return batch
 
 
-def refusal(batch: bytes | bytearray, *, is_zstd_allowed: bool = True) -> KafkaError:
+def validation_error(batch: bytes | bytearray, *, is_zstd_allowed: bool = True) -> KafkaError:
     with pytest.raises(KafkaError) as caught:
         validate_produced(memoryview(batch), is_zstd_allowed=is_zstd_allowed)
     assert caught.value.message
@@ -44,7 +44,7 @@ def refusal(batch: bytes | bytearray, *, is_zstd_allowed: bool = True) -> KafkaE
 
 @pytest.mark.parametrize("compression", Compression)
 def test_valid_batch_of_any_codec_is_accepted(compression: Compression) -> None:
-    batch = a_batch(compression)
+    batch = sample_batch(compression)
     assert validate_produced(memoryview(batch)) == read_header(batch)
     assert isinstance(validate_produced(memoryview(batch)), BatchHeader)
 
@@ -58,10 +58,10 @@ INVALID = ErrorCode.INVALID_RECORD
 CORRUPT = ErrorCode.CORRUPT_MESSAGE
 FAULTS: dict[str, tuple[Callable[[], bytes | bytearray], ErrorCode]] = {
     "nothing at all": (lambda: b"", INVALID),
-    "only the start of a header": (lambda: a_batch()[:40], INVALID),
-    "the last byte missing": (lambda: a_batch()[:-1], INVALID),
-    "two batches": (lambda: a_batch() + a_batch(), INVALID),
-    "a byte too many": (lambda: a_batch() + b"\x00", INVALID),
+    "only the start of a header": (lambda: sample_batch()[:40], INVALID),
+    "the last byte missing": (lambda: sample_batch()[:-1], INVALID),
+    "two batches": (lambda: sample_batch() + sample_batch(), INVALID),
+    "a byte too many": (lambda: sample_batch() + b"\x00", INVALID),
     "a message of magic 0": (lambda: legacy_message(0), INVALID),
     "a message of magic 1": (lambda: legacy_message(1), INVALID),
     "an unknown magic": (lambda: patched(">b", 16, 3), CORRUPT),
@@ -70,8 +70,8 @@ FAULTS: dict[str, tuple[Callable[[], bytes | bytearray], ErrorCode]] = {
     "a negative length": (lambda: patched(">i", 8, -1), CORRUPT),
     "a length within the header": (lambda: patched(">i", 8, 40), CORRUPT),
     "a length far too large": (lambda: patched(">i", 8, (1 << 31) - 1), INVALID),
-    "a wrong checksum": (lambda: patched(">I", 17, 12345, is_signed_again=False), CORRUPT),
-    "a flipped bit in a record": (lambda: patched(">b", 80, 1, is_signed_again=False), CORRUPT),
+    "a wrong checksum": (lambda: patched(">I", 17, 12345, has_valid_checksum=False), CORRUPT),
+    "a flipped bit in a record": (lambda: patched(">b", 80, 1, has_valid_checksum=False), CORRUPT),
     "a base offset": (lambda: patched(">q", 0, 5), INVALID),
     "the control bit": (lambda: patched(">h", 21, 0x20), INVALID),
     "the delete horizon bit": (lambda: patched(">h", 21, 0x40), INVALID),
@@ -91,29 +91,32 @@ FAULTS: dict[str, tuple[Callable[[], bytes | bytearray], ErrorCode]] = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_invalid_batch_gets_kafkas_error_code(fault: str) -> None:
     make, code = FAULTS[fault]
-    assert refusal(make()).code == code
+    assert validation_error(make()).code == code
 
 
 def test_empty_batch_is_rejected() -> None:
-    assert refusal(build_batch([], last_offset_delta=-1)).code == INVALID
+    assert validation_error(build_batch([], last_offset_delta=-1)).code == INVALID
 
 
 def test_zstd_is_rejected_for_old_produce_versions() -> None:
-    assert refusal(a_batch(Compression.ZSTD), is_zstd_allowed=False).code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-    validate_produced(memoryview(a_batch(Compression.LZ4)), is_zstd_allowed=False)
+    assert (
+        validation_error(sample_batch(Compression.ZSTD), is_zstd_allowed=False).code
+        == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    )
+    validate_produced(memoryview(sample_batch(Compression.LZ4)), is_zstd_allowed=False)
 
 
 def test_checksum_covers_every_byte_after_it() -> None:
-    batch = a_batch()
+    batch = sample_batch()
     for position in range(21, len(batch)):
         broken = bytearray(batch)
         broken[position] ^= 0x01
         assert checksum(broken, 0, len(broken)) != read_header(batch).crc
-        refusal(broken)
+        validation_error(broken)
 
 
 @pytest.mark.parametrize(
-    ("timestamp", "is_fine"),
+    ("timestamp", "is_valid"),
     [
         (NOW_MS, True),
         (NOW_MS - 1_000, True),
@@ -125,9 +128,9 @@ def test_checksum_covers_every_byte_after_it() -> None:
         (1 << 62, False),
     ],
 )
-def test_timestamps_far_from_now_are_rejected(timestamp: int, is_fine: bool) -> None:
+def test_timestamps_far_from_now_are_rejected(timestamp: int, is_valid: bool) -> None:
     header = read_header(build_batch([(timestamp, None, b"v", ())]))
-    if is_fine:
+    if is_valid:
         validate_timestamps(header, NOW_MS, before_max_ms=1_000, after_max_ms=50)
     else:
         with pytest.raises(InvalidTimestamp):
@@ -150,7 +153,7 @@ def test_widest_bounds_accept_every_timestamp() -> None:
 
 @pytest.mark.parametrize("compression", Compression)
 def test_compacted_topic_requires_keys(compression: Compression) -> None:
-    validate_keys(memoryview(a_batch(compression)))
+    validate_keys(memoryview(sample_batch(compression)))
     validate_keys(memoryview(build_batch([(0, b"", None, ())], compression=compression)))
     records = [(0, b"k", b"v", ()), (0, None, b"v", ())]
     with pytest.raises(InvalidRecord, match="record 1"):
@@ -158,12 +161,12 @@ def test_compacted_topic_requires_keys(compression: Compression) -> None:
 
 
 def test_compacted_topic_rejects_malformed_records() -> None:
-    broken = a_batch()
+    broken = sample_batch()
     broken[61] = 0x7F
     write_checksum(broken, 0, len(broken))
     with pytest.raises(InvalidRecord):
         validate_keys(memoryview(broken))
-    garbage = a_batch(Compression.GZIP)
+    garbage = sample_batch(Compression.GZIP)
     garbage[61:] = os.urandom(len(garbage) - 61)
     with pytest.raises(InvalidRecord):
         validate_keys(memoryview(garbage))

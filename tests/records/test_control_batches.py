@@ -19,7 +19,7 @@ KNOWN = [kind for kind in ControlType if kind is not ControlType.UNKNOWN]
 
 
 @pytest.mark.parametrize("kind", KNOWN)
-def test_a_key_is_a_version_and_a_type(kind: ControlType) -> None:
+def test_control_key_is_a_version_and_a_type(kind: ControlType) -> None:
     assert encode_control_key(kind) == bytes((0, 0, 0, kind))
     assert read_control_type(encode_control_key(kind)) is kind
 
@@ -49,7 +49,7 @@ def test_several_control_records_share_a_batch() -> None:
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
-def test_a_transaction_marker_names_producer_and_coordinator(is_commit: bool) -> None:
+def test_transaction_marker_names_producer_and_coordinator(is_commit: bool) -> None:
     marker = build_transaction_marker(
         is_commit=is_commit, producer_id=5, producer_epoch=2, coordinator_epoch=31, timestamp_ms=9, base_offset=70
     )
@@ -64,12 +64,12 @@ def test_a_transaction_marker_names_producer_and_coordinator(is_commit: bool) ->
 
 
 @pytest.mark.parametrize("value", [None, b"", b"\x00\x00\x00\x00\x00"])
-def test_a_marker_without_an_epoch_is_corrupt(value: bytes | None) -> None:
+def test_marker_without_an_epoch_is_corrupt(value: bytes | None) -> None:
     with pytest.raises(CorruptMessage):
         read_coordinator_epoch(value)
 
 
-def test_a_producer_cannot_send_a_marker() -> None:
+def test_producer_cannot_send_a_marker() -> None:
     marker = build_transaction_marker(
         is_commit=True, producer_id=5, producer_epoch=2, coordinator_epoch=31, timestamp_ms=9
     )

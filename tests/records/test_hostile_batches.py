@@ -40,7 +40,7 @@ CODECS = [codec for codec in Compression if codec is not Compression.NONE]
 
 
 def read_in_every_way(batch: bytes) -> None:
-    """Only a KafkaError may come out of any of these."""
+    """Read a batch through every function; only a KafkaError may be raised."""
     view = memoryview(bytearray(batch))
     ways: tuple[Callable[[], object], ...] = (
         lambda: validate_produced(view),
@@ -81,7 +81,7 @@ def test_random_bytes_raise_nothing_but_kafka_errors(content: bytes) -> None:
 
 
 def around(body: bytes, *, codec: int = 0, count: int = 1) -> bytes:
-    """A batch with a right header and checksum around any body."""
+    """Return a batch with a valid header and checksum around any body."""
     batch = assemble_batch(
         body,
         base_offset=0,
@@ -140,7 +140,7 @@ BODIES = {
 def test_invalid_record_body_is_corrupt(name: str) -> None:
     body, words = BODIES[name]
     batch = bytearray(around(body))
-    batch[34] = 1  # the base timestamp is then one, so that the largest delta goes past 64 bits
+    batch[34] = 1  # so that the largest delta exceeds 64 bits
     with pytest.raises(CorruptMessage, match=words):
         list(iterate_records(batch))
 
@@ -210,7 +210,7 @@ def test_forged_snappy_length_allocates_nothing() -> None:
 
 
 @pytest.mark.parametrize("length", [-4, -1, 0, 1 << 30])
-def test_a_snappy_chunk_of_an_impossible_length_is_corrupt(length: int) -> None:
+def test_snappy_chunk_of_an_impossible_length_is_corrupt(length: int) -> None:
     stream = b"\x82SNAPPY\x00" + bytes(8) + length.to_bytes(4, "big", signed=True) + bytes(8)
     with pytest.raises(CorruptMessage, match=f"snappy chunk of {length} bytes"):
         decompress(Compression.SNAPPY, stream)
@@ -232,8 +232,8 @@ def bomb(codec: Compression, size: int) -> bytes:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_decompression_bomb_takes_no_more_memory_than_its_bound(codec: Compression) -> None:
-    # In a process of its own: the peak of this one would hide it, and decompressors do not allocate through Python.
+def test_memory_of_a_decompression_bomb_is_bounded(codec: Compression) -> None:
+    # In its own process: this one's peak would hide it, and decompressors do not allocate through Python.
     program = dedent(
         """
         import resource, sys
@@ -253,7 +253,7 @@ def test_a_decompression_bomb_takes_no_more_memory_than_its_bound(codec: Compres
     assert grown < 16 * MiB
 
 
-def test_many_tiny_members_are_read_in_time_that_grows_with_their_bytes() -> None:
+def test_many_tiny_gzip_members_are_read_in_linear_time() -> None:
     # Each empty gzip member is 20 bytes; a reader that copies the rest for each would need minutes.
     stream = compress(Compression.GZIP, b"") * 50_000
     before = resource.getrusage(resource.RUSAGE_SELF).ru_utime

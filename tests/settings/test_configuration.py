@@ -45,9 +45,9 @@ def _load(*overrides: str, properties: str = "") -> Configuration:
 
 
 def _problems(*overrides: str, properties: str = "") -> list[str]:
-    with pytest.raises(InvalidConfig) as refusal:
+    with pytest.raises(InvalidConfig) as error:
         _load(*overrides, properties=properties)
-    return str(refusal.value).splitlines()
+    return str(error.value).splitlines()
 
 
 def test_empty_configuration_is_a_local_node() -> None:

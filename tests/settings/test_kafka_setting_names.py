@@ -14,7 +14,7 @@ from moldau.node.configuration import load_configuration
 
 KNOWN = {"broker": BROKER_SETTINGS, "topic": TOPIC_SETTINGS, "group": GROUP_SETTINGS}
 
-# Where a node that starts by itself, on a laptop, needs another default than Kafka's.
+# Defaults that differ from Kafka's, for a single node on a laptop.
 OTHER_DEFAULTS = {
     "advertised.listeners",
     "controller.listener.names",
@@ -28,7 +28,7 @@ OTHER_DEFAULTS = {
     "process.roles",
     "queued.max.request.bytes",
 }
-# Kafka opens and closes listeners while it runs; here they are fixed at the start.
+# Kafka opens and closes listeners at runtime; here they are fixed at the start.
 FIXED_AT_START = {"listener.security.protocol.map", "listeners"}
 # Settings of classes that ship with Kafka, which it reads without declaring them.
 BEYOND_THE_LIST = {
@@ -111,7 +111,7 @@ def test_every_setting_has_documentation() -> None:
             assert setting.doc[0].isupper() or setting.doc[0] == "-", setting.name
 
 
-def test_a_file_with_every_broker_setting_at_its_kafka_default_loads() -> None:
+def test_file_with_every_setting_at_its_kafka_default_loads() -> None:
     lines = [
         f"{fact.name}={fact.default}"
         for fact in FACTS

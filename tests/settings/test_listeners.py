@@ -38,9 +38,9 @@ def test_address_has_a_host_and_a_port(text: str, address: Address) -> None:
     ],
 )
 def test_invalid_listener_address_is_rejected(text: str, word: str) -> None:
-    with pytest.raises(InvalidConfig, match=word) as refusal:
+    with pytest.raises(InvalidConfig, match=word) as error:
         parse_address(text)
-    assert len(str(refusal.value)) < 400
+    assert len(str(error.value)) < 400
 
 
 def test_address_round_trips() -> None:

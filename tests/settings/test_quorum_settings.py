@@ -63,10 +63,10 @@ def test_controller_listener_is_advertised_as_bound_by_default() -> None:
     plain = load(BOTH_LISTENERS, NAMES, VOTERS, "advertised.listeners=PLAINTEXT://x:1").listeners
     assert plain.advertised_on("CONTROLLER") == Address("a", 9093)
     assert plain.advertised_on("PLAINTEXT") == Address("x", 1)
-    told = load(BOTH_LISTENERS, NAMES, VOTERS, "advertised.listeners=PLAINTEXT://x:1,CONTROLLER://x:2").listeners
-    assert told.advertised_on("CONTROLLER") == Address("x", 2)
-    assert [each.name for each in told.for_clients] == ["PLAINTEXT"]
-    assert [each.name for each in told.for_controllers] == ["CONTROLLER"]
+    listeners = load(BOTH_LISTENERS, NAMES, VOTERS, "advertised.listeners=PLAINTEXT://x:1,CONTROLLER://x:2").listeners
+    assert listeners.advertised_on("CONTROLLER") == Address("x", 2)
+    assert [each.name for each in listeners.for_clients] == ["PLAINTEXT"]
+    assert [each.name for each in listeners.for_controllers] == ["CONTROLLER"]
 
 
 def test_controller_only_node_has_no_client_listener() -> None:
@@ -98,6 +98,6 @@ def test_controller_only_node_has_no_client_listener() -> None:
     ],
 )
 def test_inconsistent_quorum_settings_are_rejected(overrides: list[str], words: str) -> None:
-    with pytest.raises(InvalidConfig) as refusal:
+    with pytest.raises(InvalidConfig) as error:
         load(*overrides)
-    assert words in str(refusal.value)
+    assert words in str(error.value)

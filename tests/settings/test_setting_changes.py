@@ -40,9 +40,9 @@ def test_dissimilar_name_gets_no_suggestion() -> None:
 
 
 def test_huge_name_gets_a_short_error() -> None:
-    with pytest.raises(InvalidConfig) as refusal:
+    with pytest.raises(InvalidConfig) as error:
         _check(TOPIC, {"retention.ms" * 10_000: "5"})
-    assert len(str(refusal.value)) < 400
+    assert len(str(error.value)) < 400
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,9 @@ def test_invalid_stored_value_does_not_block_other_changes() -> None:
     ],
 )
 def test_static_broker_setting_cannot_be_changed(resource: Resource, configs: dict[str, str], words: str) -> None:
-    with pytest.raises(InvalidRequest) as refusal:
+    with pytest.raises(InvalidRequest) as error:
         _check(resource, configs)
-    assert words in str(refusal.value)
+    assert words in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_group_interval_out_of_bounds_is_rejected(name: str, values: list[str]) 
     for value in (below, above):
         with pytest.raises(InvalidConfig, match=rf"^Invalid value {value} for configuration {name}: it must be from"):
             _check(GROUP, {name: value})
-        ConfigValidator().check(GROUP, {name: value}, {"share.isolation.level"})  # it was accepted once
+        ConfigValidator().check(GROUP, {name: value}, {"share.isolation.level"})  # an earlier version accepted it
 
 
 def test_group_interval_bounds_come_from_the_node() -> None:

@@ -9,7 +9,7 @@ from moldau.model.settings import Kind, Setting, declared, parse_settings, setti
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pond:
+class SampleSettings:
     """A settings class with one setting of each type."""
 
     name: str = setting("pond.name", "blue", doc="Its name.")
@@ -25,12 +25,14 @@ def _one(kind: Kind) -> Setting:
 
 
 def test_settings_are_parsed_by_name_and_others_ignored() -> None:
-    pond = parse_settings(Pond, {"pond.depth.m": "7", "pond.fish": "pike, carp,", "pond.frozen": "TRUE", "lake": "x"})
-    assert pond == Pond(depth_m=7, fish=("pike", "carp"), is_frozen=True)
+    pond = parse_settings(
+        SampleSettings, {"pond.depth.m": "7", "pond.fish": "pike, carp,", "pond.frozen": "TRUE", "lake": "x"}
+    )
+    assert pond == SampleSettings(depth_m=7, fish=("pike", "carp"), is_frozen=True)
 
 
 def test_kind_follows_from_the_annotation() -> None:
-    kinds = {each.name: each.kind for each in declared(Pond).values()}
+    kinds = {each.name: each.kind for each in declared(SampleSettings).values()}
     assert list(kinds.values()) == [Kind.STRING, Kind.LONG, Kind.DOUBLE, Kind.BOOLEAN, Kind.LIST, Kind.SHORT]
 
 
@@ -53,10 +55,10 @@ def test_kind_follows_from_the_annotation() -> None:
     ],
 )
 def test_invalid_value_error_names_setting_and_accepted_values(name: str, text: str, word: str) -> None:
-    with pytest.raises(InvalidConfig, match=word) as refusal:
-        parse_settings(Pond, {name: text})
-    assert name in str(refusal.value)
-    assert len(str(refusal.value)) < 400
+    with pytest.raises(InvalidConfig, match=word) as error:
+        parse_settings(SampleSettings, {name: text})
+    assert name in str(error.value)
+    assert len(str(error.value)) < 400
 
 
 @pytest.mark.parametrize(("kind", "largest"), [(Kind.SHORT, 2**15 - 1), (Kind.INT, 2**31 - 1), (Kind.LONG, 2**63 - 1)])
@@ -77,10 +79,10 @@ def test_numbers_are_parsed_like_java(text: str, value: float) -> None:
 
 def test_secret_is_not_shown_in_an_error() -> None:
     secret = Setting("a.password", None, Kind.PASSWORD, "A secret.", check=lambda _: "it is too short")
-    with pytest.raises(InvalidConfig) as refusal:
+    with pytest.raises(InvalidConfig) as error:
         secret.parse("hunter2")
     assert secret.is_sensitive
-    assert "hunter2" not in str(refusal.value)
+    assert "hunter2" not in str(error.value)
 
 
 @pytest.mark.parametrize(("value", "text"), [(True, "true"), (("a", "b"), "a,b"), (5, "5"), (0.5, "0.5"), (None, None)])

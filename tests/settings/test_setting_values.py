@@ -32,7 +32,7 @@ def _broker(name: str, broker: BrokerTexts) -> DescribedSetting:
     return described
 
 
-# Which value holds
+# Precedence
 
 
 @pytest.mark.parametrize(
@@ -87,10 +87,10 @@ def test_topic_value_overrides_the_broker_default() -> None:
 
 
 def test_invalid_stored_value_is_reported_and_ignored() -> None:
-    refusals: list[InvalidConfig] = []
-    settings = effective_log_settings({"retention.ms": "soon", "segment.bytes": "2048"}, LogSettings(), refusals.append)
+    errors: list[InvalidConfig] = []
+    settings = effective_log_settings({"retention.ms": "soon", "segment.bytes": "2048"}, LogSettings(), errors.append)
     assert settings == LogSettings(segment_bytes=2048)
-    assert "retention.ms" in str(refusals[0])
+    assert "retention.ms" in str(errors[0])
 
 
 def test_per_broker_value_wins_over_cluster_wide_and_file() -> None:
@@ -102,19 +102,19 @@ def test_per_broker_value_wins_over_cluster_wide_and_file() -> None:
 
 
 def test_invalid_dynamic_value_keeps_the_file_value() -> None:
-    refusals: list[InvalidConfig] = []
+    errors: list[InvalidConfig] = []
     broker = BrokerTexts({"max.connections": "-5", "node.id": "9"}, {}, {"node.id": "4", "max.connections": "7"})
-    settings = effective_broker_settings(broker, refusals.append)
+    settings = effective_broker_settings(broker, errors.append)
     assert (settings.node_id, settings.max_connections) == (4, 7)
-    assert len(refusals) == 1
+    assert len(errors) == 1
 
 
 def test_conflicting_dynamic_values_are_ignored() -> None:
-    refusals: list[InvalidConfig] = []
+    errors: list[InvalidConfig] = []
     lags = {"log.cleaner.max.compaction.lag.ms": "1", "log.cleaner.min.compaction.lag.ms": "2"}
-    settings = effective_broker_settings(BrokerTexts(cluster=lags), refusals.append)
+    settings = effective_broker_settings(BrokerTexts(cluster=lags), errors.append)
     assert settings == BrokerSettings()
-    assert refusals
+    assert errors
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from moldau.storage.settings import LogSettings
 
 SOURCES = Path(__file__).parents[2] / "src/moldau"
 
-# These are read under another name, by a method or property of their own class, or by a function beside it.
+# Read under another name, by a method or property of their own class, or by a function beside it.
 READ_BY_THEIR_CLASS = {
     "broker_id",
     "cordoned_log_dirs",

@@ -1,4 +1,4 @@
-"""A log whose records have keys, and a cleaner for it, on a simulated disk."""
+"""A log with keyed records and a cleaner for it, on a simulated disk."""
 
 import pickle
 from typing import Any
@@ -15,7 +15,7 @@ from moldau.testing.disk import SimulatedDisk
 
 
 class CompactedBench(Bench):
-    """A log whose records have keys, and a cleaner for it."""
+    """A log with keyed records and a cleaner for it."""
 
     def __init__(self, disk: SimulatedDisk | None = None, **settings: Any) -> None:
         self.cleaned_offset = 0
@@ -38,7 +38,7 @@ class CompactedBench(Bench):
         return self.append_batch(marker).base_offset
 
     def compact(self, **job: Any) -> CompactionResult | None:
-        """Roll, so that everything may be cleaned, and do a round as the broker does it."""
+        """Roll, so that everything may be cleaned, and run one compaction as the broker does."""
         self.log.roll(self.now_ms)
         planned = self.log.compaction_job(self.cleaned_offset, self.log.end_offset, self.now_ms)
         if planned is None:

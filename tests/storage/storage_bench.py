@@ -1,4 +1,4 @@
-"""A log on a simulated disk, and batches to put into it."""
+"""A log on a simulated disk, and batches for it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +15,7 @@ NOW_MS = 1_700_000_000_000
 
 
 class Bench:
-    """One partition on one simulated disk: opened, written, killed and opened again."""
+    """One partition on a simulated disk: opened, written, killed and opened again."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Bench:
         return self.open(**keywords)
 
     def restart(self, **keywords: Any) -> Log:
-        """Stop cleanly and open the log again."""
+        """Shut down cleanly and open the log again."""
         self.log.close(self.now_ms)
         return self.open(is_clean=True, **keywords)
 
@@ -55,7 +55,7 @@ class Bench:
         return self.log.append(memoryview(batch), read_header(batch), epoch, self.now_ms)
 
     def records(self, offset: int | None = None) -> list[Record]:
-        """Every record from an offset on, read as a consumer would."""
+        """Return every record from an offset on, as a consumer reads them."""
         return list(read_records(self.log, self.log.start_offset if offset is None else offset))
 
     def values(self) -> list[bytes | None]:

@@ -21,7 +21,7 @@ from moldau.testing.disk import Crashed, SimulatedDisk, When
 
 
 @pytest.mark.proves("S5")
-def test_the_newest_value_of_each_key_survives_at_its_offset() -> None:
+def test_newest_value_of_each_key_survives_at_its_offset() -> None:
     bench = CompactedBench()
     for number in range(200):
         bench.put((b"key%d" % (number % 10), b"value%d" % number))
@@ -37,7 +37,7 @@ def test_the_newest_value_of_each_key_survives_at_its_offset() -> None:
 
 @pytest.mark.proves("S5")
 @pytest.mark.parametrize("codec", list(Compression))
-def test_a_batch_that_loses_records_keeps_its_frame_and_codec(codec: Compression) -> None:
+def test_batch_that_loses_records_keeps_its_frame_and_codec(codec: Compression) -> None:
     bench = CompactedBench()
     bench.put((b"a", b"1"), (b"b", b"1"), (b"c", b"1"), compression=codec)
     bench.put((b"a", b"2"), (b"c", b"2"))
@@ -53,7 +53,7 @@ def test_a_batch_that_loses_records_keeps_its_frame_and_codec(codec: Compression
 
 
 @pytest.mark.proves("S5")
-def test_a_tombstone_stays_for_its_time_and_then_goes() -> None:
+def test_tombstone_expires_after_its_retention() -> None:
     bench = CompactedBench(delete_retention_ms=DAY_MS)
     bench.put((b"a", b"1"), (b"b", b"1"))
     bench.put((b"a", None))
@@ -75,7 +75,7 @@ def test_a_tombstone_stays_for_its_time_and_then_goes() -> None:
 
 
 @pytest.mark.proves("S5", part="tombstones")
-def test_tombstones_that_are_to_stay_for_ever_do() -> None:
+def test_tombstones_with_infinite_retention_stay() -> None:
     bench = CompactedBench(delete_retention_ms=LONG_MAX)
     bench.put((b"a", b"1"), (b"b", b"2"))
     bench.put((b"a", None))
@@ -92,7 +92,7 @@ def test_tombstones_that_are_to_stay_for_ever_do() -> None:
 
 @pytest.mark.proves("S5", part="the newest value survives")
 @pytest.mark.parametrize("delta", [0, 2, 9])
-def test_a_record_that_claims_another_place_than_its_own_hides_no_newer_one(delta: int) -> None:
+def test_record_with_a_wrong_offset_delta_hides_no_newer_one(delta: int) -> None:
     bench = CompactedBench()
     claiming = build_batch([(NOW_MS, b"x", b"1", ()), (NOW_MS, b"a", b"old", ()), (NOW_MS, b"b", b"1", ())])
     place = claiming.index(b"\x02a\x06old") - 1
@@ -107,7 +107,7 @@ def test_a_record_that_claims_another_place_than_its_own_hides_no_newer_one(delt
 
 
 @pytest.mark.proves("S5")
-def test_compacting_again_and_again_gives_the_same_table_as_replaying_everything() -> None:
+def test_repeated_compaction_gives_the_same_table_as_a_full_replay() -> None:
     chance = random.Random(5)
     bench = CompactedBench(delete_retention_ms=1000)
     truth: dict[bytes | None, bytes | None] = {}
@@ -133,7 +133,7 @@ def test_compacting_again_and_again_gives_the_same_table_as_replaying_everything
     assert offsets == sorted(offsets)
 
 
-def test_the_active_segment_and_young_records_are_not_cleaned() -> None:
+def test_active_segment_and_recent_records_are_not_cleaned() -> None:
     bench = CompactedBench(min_compaction_lag_ms=1000)
     for number in range(40):
         bench.put((b"a", b"%d" % number * 20))
@@ -146,7 +146,7 @@ def test_the_active_segment_and_young_records_are_not_cleaned() -> None:
     assert bench.log.compaction_job(0, 2, NOW_MS) is None
 
 
-def test_a_log_is_cleaned_when_it_is_dirty_enough_or_its_records_have_waited_long() -> None:
+def test_log_is_cleaned_by_dirty_ratio_or_maximum_lag() -> None:
     bench = CompactedBench(min_cleanable_dirty_ratio=0.5, max_compaction_lag_ms=10_000)
     for number in range(100):
         bench.put((b"%d" % number, b"x" * 50))
@@ -158,19 +158,19 @@ def test_a_log_is_cleaned_when_it_is_dirty_enough_or_its_records_have_waited_lon
     assert bench.table()[b"0"] == b"y"
 
 
-def test_small_neighbours_are_cleaned_into_one_segment() -> None:
+def test_small_adjacent_segments_are_merged() -> None:
     bench = CompactedBench()
     for number in range(200):
         bench.put((b"key%d" % (number % 3), b"value%d" % number))
     assert len(bench.log.segment_base_offsets) > 5
     bench.compact()
-    # The first groups come out small, so the next round joins them.
+    # The first groups come out small, so the next compaction merges them.
     bench.put((b"other", b"1"))
     bench.compact()
     assert len(bench.log.segment_base_offsets) <= 3
 
 
-def test_more_keys_than_fit_into_memory_are_cleaned_in_several_rounds() -> None:
+def test_keys_that_exceed_the_memory_are_cleaned_in_several_rounds() -> None:
     bench = CompactedBench()
     for number in range(300):
         bench.put((b"key%d" % (number % 100), b"value%d" % number))
@@ -180,7 +180,7 @@ def test_more_keys_than_fit_into_memory_are_cleaned_in_several_rounds() -> None:
         assert bench.compact(keys_max=30) is not None
         rounds += 1
     assert rounds >= 10
-    # A record goes only once a newer one has been seen: the last round cleans what it knows, not all.
+    # A record is removed only once a newer one has been seen: the last round cleans the keys it knows, not all.
     assert bench.table() == {b"key%d" % (n % 100): b"value%d" % n for n in range(200, 300)}
     assert len(bench.records()) <= 200
 
@@ -195,7 +195,7 @@ def test_long_keys_are_distinguished() -> None:
     assert [(record.key, record.value) for record in bench.records()] == [(key, b"2") for key in keys]
 
 
-def test_the_last_batch_of_an_active_producer_stays_as_an_empty_frame() -> None:
+def test_last_batch_of_an_active_producer_stays_as_an_empty_frame() -> None:
     bench = CompactedBench()
     for sequence in range(5):
         bench.put((b"a", b"%d" % sequence), producer_id=9, producer_epoch=2, base_sequence=sequence)
@@ -214,7 +214,7 @@ def test_the_last_batch_of_an_active_producer_stays_as_an_empty_frame() -> None:
     )
 
 
-def test_aborted_records_go_and_never_hide_committed_ones() -> None:
+def test_aborted_records_are_removed_and_never_hide_committed_ones() -> None:
     bench = CompactedBench(segment_bytes=1 * KiB)
     bench.put((b"a", b"committed"))
     bench.put(
@@ -223,7 +223,7 @@ def test_aborted_records_go_and_never_hide_committed_ones() -> None:
     bench.put((b"c", b"in between" * 40))
     bench.put((b"d", b"in between" * 40))
     bench.log.roll(NOW_MS)
-    bench.end_transaction(1, is_commit=False)  # its marker is in the active segment, out of the cleaner's reach
+    bench.end_transaction(1, is_commit=False)  # its marker is in the active segment, which is not cleaned
     job = bench.log.compaction_job(0, bench.log.end_offset, NOW_MS)
     assert job is not None
     bench.log.replace_segments(compact(bench.mounted, job))
@@ -231,19 +231,19 @@ def test_aborted_records_go_and_never_hide_committed_ones() -> None:
     assert [(record.offset, record.value) for record in data] == [(0, b"committed")]
 
 
-def test_a_marker_stays_while_records_of_its_transaction_do_and_for_a_while_after() -> None:
+def test_marker_outlives_the_records_of_its_transaction() -> None:
     bench = CompactedBench(delete_retention_ms=DAY_MS)
     bench.put((b"a", b"1"), producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
     bench.end_transaction(1, is_commit=True)
     bench.put((b"b", b"1"), producer_id=2, producer_epoch=0, base_sequence=0, is_transactional=True)
     bench.end_transaction(2, is_commit=False)
-    bench.log.producers.clear(bench.log.end_offset)  # none of them is active any more
+    bench.log.producers.clear(bench.log.end_offset)  # no producer is active any more
     bench.put((b"z", b"1"))
     bench.compact()
     assert [header.base_offset for header in bench.headers() if header.is_control] == [1, 3]
     assert len(bench.log.aborted_transactions(0, 10)) == 1
     bench.put((b"a", b"2"))
-    bench.compact()  # the data is gone: the markers get their horizon
+    bench.compact()  # the records are removed: the markers get their horizon
     bench.put((b"z", b"2"))
     bench.compact()
     assert [header.base_offset for header in bench.headers() if header.is_control] == [1, 3]
@@ -254,7 +254,7 @@ def test_a_marker_stays_while_records_of_its_transaction_do_and_for_a_while_afte
     assert bench.log.aborted_transactions(0, 10) == []
 
 
-def test_the_last_batch_of_a_round_keeps_its_frame_so_that_the_end_is_known() -> None:
+def test_last_batch_of_a_round_keeps_its_frame() -> None:
     bench = CompactedBench()
     bench.put((b"a", b"1"))
     bench.put((b"b", b"aborted"), producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
@@ -267,7 +267,7 @@ def test_the_last_batch_of_a_round_keeps_its_frame_so_that_the_end_is_known() ->
     assert [(header.base_offset, header.records_count) for header in bench.headers()] == [(0, 1), (1, 0), (2, 1)]
 
 
-def test_an_open_transaction_stops_the_cleaner() -> None:
+def test_open_transaction_stops_the_cleaner() -> None:
     bench = CompactedBench()
     bench.put((b"a", b"1"))
     bench.put((b"a", b"2"), producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
@@ -279,7 +279,7 @@ def test_an_open_transaction_stops_the_cleaner() -> None:
 
 
 @pytest.mark.proves("S5")
-def test_compact_and_delete_together_drop_old_segments_too() -> None:
+def test_compact_and_delete_also_drops_old_segments() -> None:
     bench = CompactedBench(cleanup_policy=("compact", "delete"), retention_ms=1000)
     for number in range(50):
         bench.put((b"old%d" % number, b"x" * 50))
@@ -291,7 +291,7 @@ def test_compact_and_delete_together_drop_old_segments_too() -> None:
     assert bench.table()[b"new"] == b"1"
 
 
-def test_a_slice_that_was_taken_before_stays_readable_after_the_swap() -> None:
+def test_earlier_read_stays_valid_after_the_swap() -> None:
     bench = CompactedBench()
     for number in range(100):
         bench.put((b"a", b"%d" % number * 10))
@@ -302,7 +302,7 @@ def test_a_slice_that_was_taken_before_stays_readable_after_the_swap() -> None:
     assert piece.read() == before
 
 
-def test_a_result_that_no_longer_fits_the_log_is_dropped() -> None:
+def test_result_for_a_changed_log_is_dropped() -> None:
     bench = CompactedBench()
     for number in range(100):
         bench.put((b"a", b"%d" % number * 10))
@@ -320,7 +320,7 @@ def test_a_result_that_no_longer_fits_the_log_is_dropped() -> None:
 @pytest.mark.proves("S5")
 @pytest.mark.parametrize("when", list(When))
 @pytest.mark.parametrize("loses_power", [False, True])
-def test_a_crash_at_any_moment_of_compaction_leaves_the_table_whole(when: When, loses_power: bool) -> None:
+def test_crash_at_any_io_point_of_compaction_keeps_the_table(when: When, loses_power: bool) -> None:
     point = 0
     while True:
         disk = SimulatedDisk(seed=point)
@@ -349,7 +349,7 @@ def test_a_crash_at_any_moment_of_compaction_leaves_the_table_whole(when: When, 
 
 
 @pytest.mark.proves("H3")
-def test_a_damaged_batch_is_not_blessed_with_a_new_checksum() -> None:
+def test_corrupt_batch_does_not_get_a_new_checksum() -> None:
     bench = CompactedBench()
     for number in range(40):
         bench.put((b"key%d" % (number % 4), b"value%d" % number * 8))
@@ -360,16 +360,16 @@ def test_a_damaged_batch_is_not_blessed_with_a_new_checksum() -> None:
     assert job is not None
     with pytest.raises(CorruptBatch, match="checksum") as broken:
         compact(bench.mounted, job)
-    told = pickle.loads(pickle.dumps(broken.value))  # it comes from another process
-    assert (str(told), told.position, told.offset) == (str(broken.value), broken.value.position, broken.value.offset)
-    damage = find_corruption_at(bench.log, told.offset)
+    error = pickle.loads(pickle.dumps(broken.value))  # it comes from another process
+    assert (str(error), error.position, error.offset) == (str(broken.value), broken.value.position, broken.value.offset)
+    damage = find_corruption_at(bench.log, error.offset)
     assert damage is not None
-    assert damage.offset == told.offset
+    assert damage.offset == error.offset
     after = bench.disk.contents()
     assert {name: after[name] for name in before} == before
 
 
-def test_records_are_compared_as_they_were() -> None:
+def test_keys_are_compared_uncompressed() -> None:
     bench = CompactedBench()
     bench.append_batch(build_batch([Record(0, 5, b"k", b"v", (("h", b"1"), ("h", None)))]))
     bench.put((b"x", b"y"))
@@ -377,7 +377,7 @@ def test_records_are_compared_as_they_were() -> None:
     assert bench.records()[0] == Record(0, 5, b"k", b"v", (("h", b"1"), ("h", None)))
 
 
-def test_a_log_that_is_mostly_its_active_segment_is_cut_so_that_it_can_be_cleaned() -> None:
+def test_large_active_segment_is_rolled_for_cleaning() -> None:
     bench = CompactedBench(segment_bytes=100 * MiB, min_cleanable_dirty_ratio=0.5)
     for number in range(20):
         bench.put((b"key", bytes([number]) * 64 * KiB))

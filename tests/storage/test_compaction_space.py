@@ -1,4 +1,4 @@
-"""Compaction with little room, and what earlier rounds left behind."""
+"""Compaction with little disk space, and leftovers of earlier rounds."""
 
 import errno
 
@@ -24,7 +24,7 @@ def _left(bench: CompactedBench) -> list[str]:
     return [name for name in bench.names() if name.endswith(".cleaned")]
 
 
-def test_as_much_is_compacted_as_there_is_room_for_and_the_rest_later() -> None:
+def test_compaction_is_limited_to_the_available_space() -> None:
     disk = SimulatedDisk(seed=1)
     disk.prepare_folder("/data")
     bench = _filled(disk)
@@ -44,7 +44,7 @@ def test_as_much_is_compacted_as_there_is_room_for_and_the_rest_later() -> None:
     assert bench.log.size_bytes < before / 2
 
 
-def test_without_room_for_anything_nothing_is_begun() -> None:
+def test_compaction_is_not_started_without_space() -> None:
     disk = SimulatedDisk(seed=1)
     disk.prepare_folder("/data")
     bench = _filled(disk)
@@ -56,7 +56,7 @@ def test_without_room_for_anything_nothing_is_begun() -> None:
     assert not _left(bench)
 
 
-def test_a_round_that_fails_leaves_nothing_behind() -> None:
+def test_failed_round_leaves_no_files() -> None:
     disk = SimulatedDisk(seed=1)
     disk.prepare_folder("/data")
     bench = _filled(disk)
@@ -67,7 +67,7 @@ def test_a_round_that_fails_leaves_nothing_behind() -> None:
     assert not _left(bench)
 
 
-def test_what_an_earlier_round_left_is_gone_before_the_next() -> None:
+def test_leftovers_of_an_earlier_round_are_removed_first() -> None:
     bench = _filled()
     stale = bench.mounted.open(f"{bench.log.folder}/00000000000000000000.txnindex.cleaned", create=True)
     stale.close()
@@ -76,7 +76,7 @@ def test_what_an_earlier_round_left_is_gone_before_the_next() -> None:
     assert "00000000000000000000.txnindex" not in bench.names()
 
 
-def test_a_leftover_of_an_earlier_round_does_not_undo_a_swap_that_a_crash_interrupted(
+def test_leftover_files_do_not_undo_a_swap_interrupted_by_a_crash(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bench = _filled()

@@ -1,4 +1,4 @@
-"""Corruption found while a log is in use."""
+"""Detection of corruption while a log is in use."""
 
 import pytest
 from storage_bench import FOLDER, Bench
@@ -17,14 +17,14 @@ def filled(segment_bytes: int) -> Bench:
 
 
 @pytest.mark.parametrize("segment_bytes", [1 * KiB, 64 * KiB])
-def test_whole_batches_are_not_taken_for_damaged(segment_bytes: int) -> None:
+def test_valid_batches_are_not_reported_as_corrupt(segment_bytes: int) -> None:
     bench = filled(segment_bytes)
     assert not any(find_corruption_at(bench.log, offset) for offset in range(bench.log.end_offset))
 
 
 @pytest.mark.proves("H3")
 @pytest.mark.parametrize("segment_bytes", [1 * KiB, 64 * KiB])
-def test_a_batch_with_another_checksum_is_damaged_from_its_first_offset_to_its_last(segment_bytes: int) -> None:
+def test_batch_with_a_wrong_checksum_is_corrupt_in_its_whole_range(segment_bytes: int) -> None:
     bench = filled(segment_bytes)
     first = bench.log.read(4, 1)
     assert first is not None
@@ -38,7 +38,7 @@ def test_a_batch_with_another_checksum_is_damaged_from_its_first_offset_to_its_l
 
 
 @pytest.mark.parametrize("segment_bytes", [1 * KiB, 64 * KiB])
-def test_what_has_no_header_any_more_is_damaged(segment_bytes: int) -> None:
+def test_batch_without_a_valid_header_is_corrupt(segment_bytes: int) -> None:
     bench = filled(segment_bytes)
     first = bench.log.read(4, 1)
     assert first is not None
@@ -50,7 +50,7 @@ def test_what_has_no_header_any_more_is_damaged(segment_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("segment_bytes", [1 * KiB, 64 * KiB])
-def test_a_batch_with_another_length_is_damaged(segment_bytes: int) -> None:
+def test_batch_with_a_wrong_length_is_corrupt(segment_bytes: int) -> None:
     bench = filled(segment_bytes)
     first = bench.log.read(4, 1)
     assert first is not None

@@ -1,4 +1,4 @@
-"""When a log goes to disk, and how far it then is there for certain."""
+"""Flush conditions, and the durable end offset."""
 
 import pytest
 from storage_bench import FOLDER, NOW_MS, Bench
@@ -8,7 +8,7 @@ from moldau.testing.disk import SimulatedDisk
 
 
 @pytest.mark.proves("S6")
-def test_a_flush_is_due_after_so_many_records() -> None:
+def test_flush_is_due_after_flush_messages() -> None:
     bench = Bench(flush_messages=3)
     bench.append(b"a", b"b")
     assert bench.log.flush_target(NOW_MS) is None
@@ -20,7 +20,7 @@ def test_a_flush_is_due_after_so_many_records() -> None:
 
 
 @pytest.mark.proves("S6")
-def test_a_flush_is_due_after_so_much_time() -> None:
+def test_flush_is_due_after_flush_ms() -> None:
     bench = Bench(flush_ms=1000)
     assert bench.log.flush_target(NOW_MS + 5000) is None
     bench.append(b"a")
@@ -29,7 +29,7 @@ def test_a_flush_is_due_after_so_much_time() -> None:
 
 
 @pytest.mark.proves("S6", part="flush.ms")
-def test_a_clock_that_was_set_back_keeps_no_flush_waiting() -> None:
+def test_clock_set_back_does_not_delay_a_flush() -> None:
     bench = Bench(flush_ms=1000)
     bench.append(b"a")
     an_hour_ago_ms = NOW_MS - 3_600_000
@@ -41,7 +41,7 @@ def test_a_clock_that_was_set_back_keeps_no_flush_waiting() -> None:
 
 
 @pytest.mark.proves("S6")
-def test_closed_segments_are_always_to_be_flushed() -> None:
+def test_closed_segments_are_always_due_for_a_flush() -> None:
     bench = Bench(segment_bytes=1 * KiB)
     for _ in range(5):
         bench.append(b"x" * 400)
@@ -55,7 +55,7 @@ def test_closed_segments_are_always_to_be_flushed() -> None:
 
 
 @pytest.mark.proves("S6")
-def test_what_was_flushed_survives_a_power_loss() -> None:
+def test_flushed_records_survive_a_power_loss() -> None:
     for seed in range(30):
         disk = SimulatedDisk(seed=seed)
         disk.prepare_folder("/data")
@@ -79,7 +79,7 @@ def test_closing_an_unwritten_log_writes_nothing() -> None:
     assert bench.disk.points == points
 
 
-def test_a_preallocated_segment_reserves_room_and_gives_it_back() -> None:
+def test_preallocated_segment_reserves_space_and_releases_it() -> None:
     bench = Bench(preallocate=True, segment_bytes=64 * KiB)
     assert bench.disk.used_bytes >= 64 * KiB
     bench.append(b"a")

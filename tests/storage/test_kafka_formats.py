@@ -1,4 +1,4 @@
-"""The bytes in our files are those that Apache Kafka writes and reads."""
+"""The files are byte for byte those of Apache Kafka."""
 
 import shutil
 from pathlib import Path
@@ -21,7 +21,7 @@ from moldau.testing.disk import SimulatedDisk
 
 
 @pytest.mark.proves("S2")
-def test_the_files_of_a_log_have_kafkas_names() -> None:
+def test_files_of_a_log_have_kafkas_names() -> None:
     bench = Bench(segment_bytes=1 * KiB)
     for _ in range(4):
         bench.append(b"x" * 400, epoch=1)
@@ -40,7 +40,7 @@ def test_the_files_of_a_log_have_kafkas_names() -> None:
 
 
 @pytest.mark.proves("S2")
-def test_index_entries_are_relative_offset_and_position_and_time_and_relative_offset() -> None:
+def test_index_entries_have_kafkas_layout() -> None:
     bench = Bench(segment_bytes=1 * KiB, index_interval_bytes=100)
     for number in range(20):
         bench.append(b"x" * 30, b"y" * 30, timestamp=NOW_MS + number)
@@ -58,7 +58,7 @@ def test_index_entries_are_relative_offset_and_position_and_time_and_relative_of
 
 
 @pytest.mark.proves("S2")
-def test_an_aborted_transaction_takes_34_bytes() -> None:
+def test_aborted_transaction_entry_has_34_bytes() -> None:
     bench = Bench()
     bench.append(b"a", producer_id=9, producer_epoch=1, base_sequence=0, is_transactional=True)
     bench.append_batch(
@@ -71,7 +71,7 @@ def test_an_aborted_transaction_takes_34_bytes() -> None:
 
 
 @pytest.mark.proves("S2")
-def test_a_producer_snapshot_has_version_checksum_and_one_entry_per_producer() -> None:
+def test_producer_snapshot_has_kafkas_layout() -> None:
     bench = Bench()
     bench.append(b"a", b"b", b"c", producer_id=9, producer_epoch=1, base_sequence=10, timestamp=NOW_MS)
     bench.append(b"d", producer_id=11, producer_epoch=0, base_sequence=0, is_transactional=True, timestamp=NOW_MS + 1)
@@ -110,7 +110,7 @@ def test_broken_checkpoint_is_rejected(damage: bytes) -> None:
         read_offsets(disk, "/checkpoint")
 
 
-def test_ids_are_printed_as_kafka_prints_them() -> None:
+def test_ids_are_formatted_as_in_kafka() -> None:
     topic_id = TopicId(bytes(range(16)))
     assert encode_id(topic_id) == "AAECAwQFBgcICQoLDA0ODw"
     assert decode_id("AAECAwQFBgcICQoLDA0ODw") == topic_id
@@ -120,8 +120,8 @@ def test_ids_are_printed_as_kafka_prints_them() -> None:
 
 
 @pytest.mark.proves("S2")
-def test_a_segment_that_kafka_left_with_a_zero_filled_index_is_opened() -> None:
-    """Kafka preallocates the active segment's indexes; a broker that was killed leaves zeros behind the entries."""
+def test_segment_with_a_zero_filled_index_is_opened() -> None:
+    """Kafka preallocates the active segment's indexes; a killed broker leaves zeros behind the entries."""
     bench = Bench(index_interval_bytes=100)
     for _ in range(20):
         bench.append(b"x" * 100)
@@ -141,12 +141,12 @@ GOLDEN = Path(__file__).parents[1] / "golden/kafka-4.3.1/data"
 
 @pytest.mark.proves("S2")
 @pytest.mark.parametrize("name", ["plain-0", "compacted-0", "transactional-0", "__consumer_offsets-0"])
-def test_the_indexes_we_make_of_a_log_that_kafka_wrote_are_kafkas_own(name: str, tmp_path: Path) -> None:
+def test_rebuilt_indexes_equal_kafkas_own(name: str, tmp_path: Path) -> None:
     folder = tmp_path / name
     shutil.copytree(GOLDEN / name, folder)
     for path in folder.glob("*index"):
         path.unlink()
-    settings = LogSettings(index_interval_bytes=200)  # as that broker was told
+    settings = LogSettings(index_interval_bytes=200)  # as that broker was configured
     log = Log.open(SystemDisk(), str(folder), settings, now_ms=NOW_MS)
     log.close(NOW_MS)
     for path in sorted((GOLDEN / name).glob("*index")):

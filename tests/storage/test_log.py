@@ -1,4 +1,4 @@
-"""A log takes batches and gives them back."""
+"""Appends, reads, rolls and follower appends of a log."""
 
 import pytest
 from storage_bench import NOW_MS, Bench, read_records
@@ -11,7 +11,7 @@ from moldau.records.record import iterate_batches
 
 
 @pytest.mark.proves("S1")
-def test_offsets_count_up_from_zero_over_all_batches() -> None:
+def test_offsets_increase_by_one_over_all_batches() -> None:
     bench = Bench()
     first = bench.append(b"a", b"b", b"c")
     second = bench.append(b"d")
@@ -22,7 +22,7 @@ def test_offsets_count_up_from_zero_over_all_batches() -> None:
 
 
 @pytest.mark.proves("S1")
-def test_what_was_read_once_reads_the_same_after_more_appends_and_a_restart() -> None:
+def test_records_read_the_same_after_more_appends_and_a_restart() -> None:
     bench = Bench(segment_bytes=2 * KiB)
     for number in range(20):
         bench.append(b"%d" % number * 50)
@@ -36,7 +36,7 @@ def test_what_was_read_once_reads_the_same_after_more_appends_and_a_restart() ->
 
 @pytest.mark.proves("S9")
 @pytest.mark.parametrize("codec", list(Compression))
-def test_a_compressed_batch_is_stored_as_it_was_sent(codec: Compression) -> None:
+def test_compressed_batch_is_stored_as_it_was_sent(codec: Compression) -> None:
     bench = Bench()
     batch = build_batch([(NOW_MS, b"k", b"v" * 500, ())], compression=codec)
     sent = bytes(batch)
@@ -46,7 +46,7 @@ def test_a_compressed_batch_is_stored_as_it_was_sent(codec: Compression) -> None
     assert stored[8:12] == sent[8:12]
 
 
-def test_the_leader_epoch_is_patched_into_the_batch_and_remembered() -> None:
+def test_leader_epoch_is_patched_into_the_batch_and_recorded() -> None:
     bench = Bench()
     bench.append(b"a", epoch=3)
     bench.append(b"b", epoch=3)
@@ -61,7 +61,7 @@ def test_the_leader_epoch_is_patched_into_the_batch_and_remembered() -> None:
 
 @pytest.mark.parametrize("is_reopened", [False, True])
 @pytest.mark.parametrize("max_bytes", [1, 100, 700, 5000, 1 << 20])
-def test_a_read_gives_whole_batches_and_at_least_one(is_reopened: bool, max_bytes: int) -> None:
+def test_read_returns_whole_batches_and_at_least_one(is_reopened: bool, max_bytes: int) -> None:
     bench = Bench(segment_bytes=8 * KiB, index_interval_bytes=512)
     for number in range(200):
         bench.append(b"%03d" % number * (1 + number % 60))
@@ -76,7 +76,7 @@ def test_a_read_gives_whole_batches_and_at_least_one(is_reopened: bool, max_byte
     assert [record.offset for record in read_records(bench.log, 0, max_bytes)] == list(range(200))
 
 
-def test_a_batch_over_the_limit_is_left_out_when_none_is_required() -> None:
+def test_batch_over_the_limit_is_omitted_when_none_is_required() -> None:
     bench = Bench()
     bench.append(b"x" * 500)
     assert bench.log.read(0, 100, at_least_one=False) is None
@@ -86,7 +86,7 @@ def test_a_batch_over_the_limit_is_left_out_when_none_is_required() -> None:
 
 
 @pytest.mark.parametrize("is_reopened", [False, True])
-def test_a_read_stops_below_the_offset_it_is_limited_to(is_reopened: bool) -> None:
+def test_read_stops_below_its_end_offset(is_reopened: bool) -> None:
     bench = Bench(segment_bytes=2 * KiB)
     for number in range(60):
         bench.append(b"%d" % number * 20, b"second")
@@ -100,7 +100,7 @@ def test_a_read_stops_below_the_offset_it_is_limited_to(is_reopened: bool) -> No
             assert ends
 
 
-def test_a_read_at_the_tail_stops_below_the_offset_it_is_limited_to() -> None:
+def test_read_at_the_tail_stops_below_its_end_offset() -> None:
     bench = Bench()
     for number in range(20):
         bench.append(b"%d" % number * 20, b"second")
@@ -117,7 +117,7 @@ def test_append_with_fenced_leader_epoch_is_rejected() -> None:
     assert bench.append(b"c", epoch=4).base_offset == 1
 
 
-def test_reading_outside_the_log_is_rejected_and_at_its_end_gives_nothing() -> None:
+def test_read_outside_the_log_is_rejected_and_at_its_end_is_empty() -> None:
     bench = Bench()
     bench.append(b"a")
     assert bench.log.read(1, 100) is None
@@ -129,7 +129,7 @@ def test_reading_outside_the_log_is_rejected_and_at_its_end_gives_nothing() -> N
 
 
 @pytest.mark.proves("S2")
-def test_a_segment_rolls_before_it_would_grow_too_large() -> None:
+def test_segment_rolls_before_it_exceeds_its_size() -> None:
     bench = Bench(segment_bytes=1 * KiB)
     for _ in range(10):
         bench.append(b"x" * 300)
@@ -142,7 +142,7 @@ def test_a_segment_rolls_before_it_would_grow_too_large() -> None:
 
 
 @pytest.mark.proves("S2")
-def test_a_segment_rolls_when_its_first_record_is_old() -> None:
+def test_segment_rolls_by_the_age_of_its_first_record() -> None:
     bench = Bench(segment_ms=1000)
     bench.append(b"a", timestamp=NOW_MS)
     bench.append(b"b", timestamp=NOW_MS + 1000)
@@ -154,7 +154,7 @@ def test_a_segment_rolls_when_its_first_record_is_old() -> None:
     assert bench.log.segment_base_offsets == [0, 2, 3]
 
 
-def test_a_segment_rolls_when_its_index_is_full() -> None:
+def test_segment_rolls_when_its_index_is_full() -> None:
     bench = Bench(segment_index_bytes=32, index_interval_bytes=0)
     for _ in range(20):
         bench.append(b"x")
@@ -171,7 +171,7 @@ def test_batch_larger_than_a_segment_is_rejected() -> None:
 
 
 @pytest.mark.proves("H8", part="partitions move by plan")
-def test_a_batch_larger_than_a_segment_is_taken_from_a_leader_that_has_it() -> None:
+def test_follower_accepts_a_batch_larger_than_a_segment() -> None:
     leader, follower = Bench(), Bench(segment_bytes=1 * KiB)
     for size in (10, 2000, 10, 3000):
         leader.append(b"x" * size)
@@ -187,10 +187,10 @@ def test_log_append_time_stamps_the_batch_and_is_returned() -> None:
     appended = bench.append(b"a", timestamp=5)
     assert appended.log_append_time_ms == NOW_MS
     assert bench.records()[0].timestamp == NOW_MS
-    assert bench.kill().truncated_bytes == 0  # its checksum was made anew
+    assert bench.kill().truncated_bytes == 0  # its checksum was recomputed
 
 
-def test_followed_batches_keep_their_offsets_and_epochs_and_may_leave_gaps() -> None:
+def test_follower_batches_keep_offsets_and_epochs_and_may_have_gaps() -> None:
     bench = Bench(segment_bytes=1 * KiB)
     batches = b"".join(
         bytes(build_batch([(NOW_MS, None, b"x" * 200, ())], base_offset=base, leader_epoch=base // 10))
@@ -204,7 +204,7 @@ def test_followed_batches_keep_their_offsets_and_epochs_and_may_leave_gaps() -> 
     assert bench.records(offset=6)[0].offset == 10
 
 
-def test_a_followed_batch_that_claims_to_be_longer_than_it_is_is_not_taken_for_nothing() -> None:
+def test_follower_batch_with_an_excessive_length_is_rejected() -> None:
     bench = Bench()
     batch = bytearray(build_batch([(NOW_MS, None, b"x" * 200, ())]))
     batch[10] ^= 1
@@ -215,7 +215,7 @@ def test_a_followed_batch_that_claims_to_be_longer_than_it_is_is_not_taken_for_n
 
 @pytest.mark.proves("H3")
 @pytest.mark.parametrize("position", [16, 70])  # the magic byte, and a byte of the records
-def test_of_followed_batches_those_before_a_damaged_one_are_taken(position: int) -> None:
+def test_follower_batches_before_a_corrupt_one_are_accepted(position: int) -> None:
     bench = Bench(segment_bytes=1 * KiB)
     batches = [bytearray(build_batch([(NOW_MS, None, b"x" * 200, ())], base_offset=base)) for base in range(8)]
     batches[5][position] ^= 1
@@ -229,7 +229,7 @@ def test_of_followed_batches_those_before_a_damaged_one_are_taken(position: int)
 
 
 @pytest.mark.proves("H5", part="fencing")
-def test_followed_batches_end_where_a_later_epoch_begins_than_their_leaders() -> None:
+def test_follower_batches_end_before_an_epoch_later_than_the_leaders() -> None:
     bench = Bench()
     epochs = (3, 4, 4, 5, 5)
     batches = [

@@ -1,4 +1,4 @@
-"""A node's data folder: one owner, known contents, an honest end."""
+"""A log dir: its lock, its contents, and its clean shutdown marker."""
 
 import errno
 
@@ -30,7 +30,7 @@ def test_log_dir_is_locked_by_one_node_at_a_time() -> None:
     LogDir.open(disk, "/data").close()
 
 
-def test_identity_is_written_as_kafka_does_and_read_back() -> None:
+def test_meta_properties_are_kafkas_and_read_back() -> None:
     disk = SimulatedDisk().mount()
     folder = LogDir.open(disk, "/data")
     assert folder.identity() is None
@@ -54,14 +54,14 @@ def test_corrupt_meta_properties_are_rejected(damage: bytes) -> None:
         MetaProperties.decode(damage)
 
 
-def test_a_kafka_written_identity_is_understood() -> None:
+def test_meta_properties_of_kafka_are_read() -> None:
     text = (
         b"#\n#Mon Jan 05 10:00:00 UTC 2026\ncluster.id=abc\ndirectory.id=AQIDBAUGBwgJCgsMDQ4PEA\nnode.id=1\nversion=1\n"
     )
     assert MetaProperties.decode(text).cluster_id == "abc"
 
 
-def test_a_clean_stop_is_seen_once() -> None:
+def test_clean_shutdown_marker_is_consumed_once() -> None:
     disk = SimulatedDisk().mount()
     folder = LogDir.open(disk, "/data")
     assert folder.take_clean_shutdown() is None
@@ -71,7 +71,7 @@ def test_a_clean_stop_is_seen_once() -> None:
     assert folder.take_clean_shutdown() is None
 
 
-def test_an_empty_marker_of_an_older_broker_is_a_clean_stop_too() -> None:
+def test_empty_marker_of_an_older_broker_is_a_clean_shutdown() -> None:
     disk = SimulatedDisk().mount()
     folder = LogDir.open(disk, "/data")
     disk.open("/data/.kafka_cleanshutdown", create=True)
@@ -79,7 +79,7 @@ def test_an_empty_marker_of_an_older_broker_is_a_clean_stop_too() -> None:
 
 
 @pytest.mark.proves("H3")
-def test_a_power_loss_is_remembered_until_an_owner_has_come_up() -> None:
+def test_power_loss_is_remembered_until_a_start_completes() -> None:
     platter = SimulatedDisk()
     folder = LogDir.open(platter.mount(), "/data")
     folder.record_boot()
@@ -87,13 +87,13 @@ def test_a_power_loss_is_remembered_until_an_owner_has_come_up() -> None:
     platter.power_loss()
     folder = LogDir.open(platter.mount(), "/data")
     assert folder.has_lost_power()
-    assert folder.has_lost_power()  # also for one that was killed while it started
+    assert folder.has_lost_power()  # also for a process that was killed during its start
     folder.record_boot()
     assert not folder.has_lost_power()
 
 
 @pytest.mark.proves("S6", "H3")
-def test_a_failed_sync_is_to_the_next_owner_what_a_power_loss_is_until_one_has_come_up() -> None:
+def test_failed_sync_counts_as_a_power_loss_until_a_start_completes() -> None:
     platter = SimulatedDisk()
     folder = LogDir.open(platter.mount(), "/data")
     folder.record_boot()
@@ -116,7 +116,7 @@ def test_failed_sync_on_a_full_disk_is_logged(caplog: pytest.LogCaptureFixture) 
     assert "recording a failed sync failed" in caplog.text
 
 
-def test_the_epoch_of_a_life_that_was_killed_is_known_to_the_next_one() -> None:
+def test_epoch_of_a_killed_process_is_known_to_the_next() -> None:
     folder = LogDir.open(SimulatedDisk().mount(), "/data")
     assert folder.last_broker_epoch() == -1
     folder.record_broker_epoch(17)
@@ -153,18 +153,18 @@ def test_partitions_are_found_with_their_topic_ids() -> None:
     ]
 
 
-def test_strays_are_partitions_of_deleted_or_recreated_topics() -> None:
+def test_stray_logs_are_partitions_of_deleted_or_recreated_topics() -> None:
     disk = SimulatedDisk().mount()
     folder = LogDir.open(disk, "/data")
-    for topic in ("kept", "gone", "anew", "__cluster_metadata"):
+    for topic in ("kept", "deleted", "again", "__cluster_metadata"):
         folder.create_partition(TopicPartition(topic, 0), ID)
-    strays = folder.strays({"kept": ID, "anew": OTHER_ID}, kept=("__cluster_metadata",))
-    assert [found.partition.topic for found in strays] == ["anew", "gone"]
+    strays = folder.strays({"kept": ID, "again": OTHER_ID}, kept=("__cluster_metadata",))
+    assert [found.partition.topic for found in strays] == ["again", "deleted"]
     folder.mark_stray(strays[0].partition, "u1")
-    assert disk.exists("/data/anew-0.u1-stray")
+    assert disk.exists("/data/again-0.u1-stray")
 
 
-def test_a_deleted_partition_is_renamed_and_found_again() -> None:
+def test_deleted_partition_is_renamed_and_found_again() -> None:
     disk = SimulatedDisk().mount()
     folder = LogDir.open(disk, "/data")
     long = TopicPartition("x" * 249, 10)
@@ -200,7 +200,7 @@ def test_folder_names(name: str, expected: TopicPartition | None) -> None:
 @pytest.mark.proves("S8")
 @pytest.mark.parametrize("loses_power", [False, True])
 @pytest.mark.parametrize("when", list(When))
-def test_a_checkpoint_is_the_old_one_or_the_new_one_whatever_happens(when: When, loses_power: bool) -> None:
+def test_checkpoint_replacement_is_atomic(when: When, loses_power: bool) -> None:
     partition = TopicPartition("t", 0)
     for point in range(1, 20):
         disk = SimulatedDisk(seed=point)
@@ -219,7 +219,7 @@ def test_a_checkpoint_is_the_old_one_or_the_new_one_whatever_happens(when: When,
         assert again.read_checkpoint(RECOVERY_POINTS)[partition] in (100, 200)
 
 
-def test_a_broken_checkpoint_counts_as_empty() -> None:
+def test_corrupt_checkpoint_counts_as_empty() -> None:
     disk = SimulatedDisk().mount()
     folder = LogDir.open(disk, "/data")
     disk.open(f"/data/{RECOVERY_POINTS}", create=True).pwrite(b"rubbish", 0)

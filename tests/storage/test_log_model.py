@@ -1,4 +1,4 @@
-"""A log against the simplest thing that behaves like one: random lives, compared after every step."""
+"""A log against a simple model: random operations, compared after every step."""
 
 import random
 from dataclasses import dataclass, field
@@ -14,20 +14,20 @@ STEPS = 150
 
 @dataclass
 class Model:
-    """What must be in the log."""
+    """The expected contents of the log."""
 
     values: dict[int, bytes] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=dict)  # by offset
     start: int = 0
     end: int = 0
-    ghosts: dict[int, set[bytes]] = field(default_factory=dict)  # truncated, but a power loss may bring them back
+    ghosts: dict[int, set[bytes]] = field(default_factory=dict)  # truncated, but a power loss may restore them
     synced: int = 0
-    checkpoint: int = 0  # the recovery point that the next opening is told
+    checkpoint: int = 0  # the recovery point for the next opening
     epoch: int = 0
 
 
-class Life:
-    """One seed's story."""
+class RandomRun:
+    """One seed's run."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -177,4 +177,4 @@ class Life:
 @pytest.mark.proves("S8")
 @pytest.mark.parametrize("seed", range(60))
 def test_random_operations_on_log_match_the_model(seed: int) -> None:
-    Life(seed).run()
+    RandomRun(seed).run()

@@ -1,4 +1,4 @@
-"""Transactions in a log: who may begin one, which markers count, which were aborted though files are lost."""
+"""Transactions in a log: verification, markers, and aborted transactions, also after lost index files."""
 
 from typing import Any
 
@@ -61,7 +61,7 @@ def admit(producers: Producers, sequence: int = 0, *, epoch: int = 0) -> None:
     assert producers.verifications.complete(P, producers.verifications.seek(P, epoch, sequence, now_ms=0))
 
 
-class TestWhoMayBegin:
+class TestVerification:
     def test_transaction_needs_verification_by_the_coordinator(self) -> None:
         producers = Producers()
         with pytest.raises(InvalidTxnState):
@@ -98,10 +98,10 @@ class TestWhoMayBegin:
         mark(bench, is_commit=True)
         with pytest.raises(InvalidTxnState):
             producers.check_verified(header(1))
-        producers.check_verified(header(0))  # it is in the log: whoever repeats it hears where
+        producers.check_verified(header(0))  # it is in the log: a duplicate gets its offset
 
     @pytest.mark.proves("P2")
-    def test_the_first_batch_of_those_that_waited_comes_first(self) -> None:
+    def test_first_verified_batch_must_come_first(self) -> None:
         producers = Producers()
         producers.verifications.seek(P, 0, 3, now_ms=0)
         admit(producers, 4)
@@ -118,7 +118,7 @@ class TestWhoMayBegin:
         producers.check_verified(header(4))
 
     @pytest.mark.proves("P3")
-    def test_a_zombie_does_not_take_the_place_of_its_successor(self) -> None:
+    def test_zombie_does_not_replace_its_successors_verification(self) -> None:
         producers = Producers()
         successor = producers.verifications.seek(P, 1, 0, now_ms=0)
         zombie = producers.verifications.seek(P, 0, 0, now_ms=0)
@@ -132,9 +132,7 @@ class TestWhoMayBegin:
         with pytest.raises(InvalidProducerEpoch):
             bench.log.producers.check_in_transaction(P, 1)
 
-    def test_wishes_of_which_nothing_came_are_forgotten_and_never_too_many(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_unused_verifications_expire_and_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(verification_module, "VERIFICATIONS_MAX", 3)
         verifications = VerificationEntries()
         for producer_id in range(5):
@@ -149,14 +147,14 @@ class TestWhoMayBegin:
 
 
 class TestMarkers:
-    def test_one_without_a_bumped_epoch_may_be_written_again(self) -> None:
+    def test_marker_without_a_bumped_epoch_may_be_repeated(self) -> None:
         bench = Bench()
         send(bench, 0)
         mark(bench, is_commit=True)
         assert bench.log.producers.check_end(P, 0, 0, 1)
 
     @pytest.mark.proves("P3")
-    def test_one_with_a_bumped_epoch_never_ends_the_transaction_after_its_own(self) -> None:
+    def test_marker_with_a_bumped_epoch_does_not_end_the_next_transaction(self) -> None:
         bench = Bench()
         producers = bench.log.producers
         send(bench, 0)
@@ -180,7 +178,7 @@ class TestMarkers:
 
 
 @pytest.mark.proves("C7")
-def test_readers_do_not_wait_for_what_was_deleted() -> None:
+def test_deleted_transaction_does_not_hold_the_last_stable_offset() -> None:
     bench = Bench()
     send(bench, 0)
     bench.append(b"after")
@@ -191,7 +189,7 @@ def test_readers_do_not_wait_for_what_was_deleted() -> None:
 
 @pytest.mark.proves("C7")
 @pytest.mark.parametrize("lost", [(".txnindex", ".index"), (".txnindex", ".index", ".timeindex", ".snapshot")])
-def test_aborted_transactions_are_found_again_when_index_files_are_lost_after_a_clean_stop(
+def test_aborted_transactions_are_rebuilt_when_index_files_are_lost(
     lost: tuple[str, ...],
 ) -> None:
     bench = Bench()
@@ -227,25 +225,25 @@ def test_fetch_returns_aborted_transactions_of_its_range(segment_bytes: int) -> 
     for number in range(100, 150):
         send(bench, number)
         mark(bench, is_commit=True)
-    mark(bench, is_commit=False, producer_id=7)  # long after it began, and in another segment where they are small
-    log, offset, told_most = bench.log, 0, 0
+    mark(bench, is_commit=False, producer_id=7)  # long after it began, and in another segment with smaller ones
+    log, offset, returned_most = bench.log, 0, 0
     every = log.aborted_transactions(0, log.end_offset)
     while (read := log.read(offset, 1024)) is not None:
         headers = [header for header, _ in iterate_batches(read.read())]
         end_offset = headers[-1].next_offset
-        told = log.aborted_in(read, offset, log.end_offset)
+        returned = log.aborted_in(read, offset, log.end_offset)
         needed = [each for each in every if each.last_offset >= offset and each.first_offset < end_offset]
-        assert set(needed) <= set(told)
-        told_most = max(told_most, len(told))
+        assert set(needed) <= set(returned)
+        returned_most = max(returned_most, len(returned))
         offset = end_offset
     assert offset == log.end_offset
-    assert told_most < 20
+    assert returned_most < 20
 
 
 @pytest.mark.proves("C7")
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("is_closed", [True, False], ids=["stopped cleanly", "rolled"])
-def test_what_was_aborted_is_known_after_a_power_loss_though_all_was_synced_before(is_closed: bool, seed: int) -> None:
+def test_aborted_transactions_survive_a_power_loss_once_synced(is_closed: bool, seed: int) -> None:
     disk = SimulatedDisk(seed=seed)
     disk.prepare_folder(FOLDER)
     bench = Bench(disk)
@@ -265,8 +263,8 @@ def test_what_was_aborted_is_known_after_a_power_loss_though_all_was_synced_befo
 
 @pytest.mark.parametrize("is_clean", [True, False])
 @pytest.mark.proves("C7")
-def test_an_end_that_is_not_known_to_be_committed_is_waited_for_after_a_restart(is_clean: bool) -> None:
-    """Though the snapshot that producers are taken from is younger than what is known to be committed."""
+def test_uncommitted_marker_holds_the_last_stable_offset_after_a_restart(is_clean: bool) -> None:
+    """Though the producer snapshot is newer than the known high watermark."""
     bench = Bench(segment_bytes=MiB)
     other = P + 1
     send(bench, 0)  # 0
@@ -276,7 +274,7 @@ def test_an_end_that_is_not_known_to_be_committed_is_waited_for_after_a_restart(
     mark(bench, is_commit=True)  # 4
     send(bench, 2, producer_id=P, epoch=0)  # 5: another transaction, begun above
     mark(bench, is_commit=False)  # 6
-    bench.log._roll(bench.log.end_offset, bench.now_ms)  # and takes a snapshot
+    bench.log._roll(bench.log.end_offset, bench.now_ms)  # takes a snapshot
     send(bench, 1, producer_id=other)  # 7
     if is_clean:
         bench.log.close(bench.now_ms)

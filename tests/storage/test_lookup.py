@@ -1,4 +1,4 @@
-"""Finding records by offset and by time through sparse indexes."""
+"""Record lookup by offset and timestamp with sparse indexes."""
 
 import random
 
@@ -16,7 +16,7 @@ from moldau.storage.time_index import TimeIndex
 
 
 @pytest.mark.proves("S3")
-def test_there_is_about_one_index_entry_per_interval_of_log() -> None:
+def test_there_is_one_index_entry_per_interval() -> None:
     bench = Bench(segment_bytes=1 << 20, index_interval_bytes=4 * KiB)
     for _ in range(500):
         bench.append(b"x" * 400)
@@ -26,7 +26,7 @@ def test_there_is_about_one_index_entry_per_interval_of_log() -> None:
 
 
 @pytest.mark.proves("S3")
-def test_every_entry_of_the_index_points_to_the_start_of_a_batch() -> None:
+def test_every_index_entry_points_to_the_start_of_a_batch() -> None:
     bench = Bench(segment_bytes=8 * KiB, index_interval_bytes=300)
     chance = random.Random(1)
     for _ in range(300):
@@ -62,7 +62,7 @@ def test_both_forms_of_the_offset_index_find_the_same() -> None:
 
 @pytest.mark.proves("S3")
 @pytest.mark.parametrize("is_reopened", [False, True])
-def test_the_first_record_not_older_than_a_time_is_found(is_reopened: bool) -> None:
+def test_first_record_at_or_after_a_timestamp_is_found(is_reopened: bool) -> None:
     chance = random.Random(3)
     bench = Bench(segment_bytes=4 * KiB, index_interval_bytes=200)
     stamps: list[int] = []
@@ -80,7 +80,7 @@ def test_the_first_record_not_older_than_a_time_is_found(is_reopened: bool) -> N
     assert bench.log.max_timestamp() == (max(stamps), stamps.index(max(stamps)))
 
 
-def test_deleted_records_are_not_found_by_time() -> None:
+def test_deleted_records_are_not_found_by_timestamp() -> None:
     bench = Bench()
     for number in range(10):
         bench.append(b"x", timestamp=NOW_MS + number)
@@ -88,13 +88,13 @@ def test_deleted_records_are_not_found_by_time() -> None:
     assert bench.log.offset_for_timestamp(NOW_MS) == (NOW_MS + 4, 4)
 
 
-def test_an_empty_log_has_no_newest_record() -> None:
+def test_empty_log_has_no_newest_record() -> None:
     bench = Bench()
     assert bench.log.max_timestamp() is None
     assert bench.log.offset_for_timestamp(0) is None
 
 
-def test_a_time_index_only_grows() -> None:
+def test_time_index_only_grows() -> None:
     index = TimeIndex()
     assert index.append(100, 5)
     assert not index.append(100, 9)
@@ -106,7 +106,7 @@ def test_a_time_index_only_grows() -> None:
 
 
 @pytest.mark.proves("S3")
-def test_files_of_closed_segments_are_open_only_while_they_are_read_and_never_too_many() -> None:
+def test_files_of_closed_segments_are_opened_on_demand_and_bounded() -> None:
     bench = Bench(segment_bytes=1 * KiB)
     for _ in range(100):
         bench.append(b"x" * 300)
@@ -119,6 +119,6 @@ def test_files_of_closed_segments_are_open_only_while_they_are_read_and_never_to
     assert len(open_segments) == 0
     pieces = [log.read(offset, 100) for offset in range(100)]
     assert len(open_segments) == 4
-    # What was let go of can still be sent.
+    # Files that were closed since can still be sent.
     assert all(piece is not None and len(piece.read()) == piece.length for piece in pieces)
     log.abandon()

@@ -1,4 +1,4 @@
-"""Room is reserved ahead of the writes of a large segment, and given back when it is closed."""
+"""Space is reserved ahead of the writes of a large segment, and released when it is closed."""
 
 import os
 import sys
@@ -25,7 +25,7 @@ def _taken_bytes(folder: Path, name: str) -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux reserves blocks without making the file longer")
-def test_a_growing_segment_has_room_ahead_and_a_closed_one_has_not(tmp_path: Path) -> None:
+def test_growing_segment_reserves_space_and_a_closed_one_does_not(tmp_path: Path) -> None:
     log = Log.open(SystemDisk(), str(tmp_path), LogSettings(segment_bytes=64 * MiB), now_ms=0)
     name = f"{0:020d}.log"
     _append(log, 4)

@@ -1,4 +1,4 @@
-"""Idempotent producers: repeated batches are answered, gaps and old epochs refused."""
+"""Idempotent producers: duplicates are acknowledged, gaps and old epochs rejected."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def mark(bench: Bench, *, is_commit: bool, epoch: int = 0, producer_id: int = 5)
     )
 
 
-def test_any_of_the_last_five_batches_may_be_repeated_and_is_not_written_again() -> None:
+def test_last_five_batches_are_detected_as_duplicates() -> None:
     bench = Bench()
     for sequence in range(0, 14, 2):
         send(bench, sequence, b"a", b"b")
@@ -50,7 +50,7 @@ def test_any_of_the_last_five_batches_may_be_repeated_and_is_not_written_again()
 
 @pytest.mark.proves("P2")
 @pytest.mark.parametrize("stop", ["restart", "kill"])
-def test_the_last_five_batches_are_known_after_a_clean_stop_and_after_a_crash(stop: str) -> None:
+def test_last_five_batches_are_known_after_a_restart(stop: str) -> None:
     bench = Bench()
     for sequence in range(9):
         send(bench, sequence)
@@ -68,7 +68,7 @@ def test_the_last_five_batches_are_known_after_a_clean_stop_and_after_a_crash(st
 
 @pytest.mark.proves("P2")
 @pytest.mark.parametrize("how", ["clean stop", "crash", "cut"])
-def test_the_last_five_batches_are_known_though_a_segment_began_after_them(how: str) -> None:
+def test_last_five_batches_are_known_across_a_segment_roll(how: str) -> None:
     bench = Bench()
     for sequence in range(7):
         send(bench, sequence)
@@ -81,7 +81,7 @@ def test_the_last_five_batches_are_known_though_a_segment_began_after_them(how: 
     elif how == "crash":
         bench.kill(recovery_point=8)
     else:
-        bench.append(b"of nobody", b"and cut off")
+        bench.append(b"of no producer", b"and truncated")
         bench.log.truncate_to(9)
     assert all(send(bench, sequence).is_duplicate for sequence in range(4, 9))
     with pytest.raises(OutOfOrderSequence):
@@ -97,7 +97,7 @@ def test_gap_in_the_sequence_is_rejected() -> None:
     assert send(bench, 1).base_offset == 1
 
 
-def test_an_unknown_producer_may_begin_anywhere() -> None:
+def test_unknown_producer_may_start_with_any_sequence() -> None:
     bench = Bench()
     assert send(bench, 77).base_offset == 0
     assert send(bench, 78).base_offset == 1
@@ -112,7 +112,7 @@ def test_sequences_wrap_around() -> None:
     assert send(bench, 2).base_offset == 4
 
 
-def test_a_new_epoch_begins_with_zero_and_fences_the_old_one() -> None:
+def test_new_epoch_starts_at_zero_and_fences_the_old_one() -> None:
     bench = Bench()
     send(bench, 0)
     with pytest.raises(OutOfOrderSequence):
@@ -134,12 +134,12 @@ def test_rejected_batch_changes_nothing() -> None:
     assert send(bench, 1).base_offset == 1
 
 
-def test_silent_producers_are_forgotten_but_not_in_a_transaction() -> None:
+def test_silent_producers_expire_but_not_in_a_transaction() -> None:
     bench = Bench()
     send(bench, 0, producer_id=1)
     send(bench, 0, producer_id=2, is_transactional=True)
     bench.now_ms += DAY_MS
-    send(bench, 0, producer_id=3, timestamp=5)  # old records, but it speaks
+    send(bench, 0, producer_id=3, timestamp=5)  # old records, but an active producer
     bench.log.producers.expire(bench.now_ms)
     assert set(bench.log.producers.by_id) == {2, 3}
     bench.restart()
@@ -148,7 +148,7 @@ def test_silent_producers_are_forgotten_but_not_in_a_transaction() -> None:
     assert 3 in bench.log.producers.by_id
 
 
-def test_there_are_never_more_producers_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_producers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producers_module, "PRODUCERS_MAX", 32)
     monkeypatch.setattr(producers_module, "_EVICTION_COUNT", 4)
     bench = Bench()
@@ -162,7 +162,7 @@ def test_there_are_never_more_producers_than_the_bound(monkeypatch: pytest.Monke
 
 
 @pytest.mark.proves("C7")
-def test_an_open_transaction_holds_the_last_stable_offset() -> None:
+def test_open_transaction_holds_the_last_stable_offset() -> None:
     bench = Bench()
     bench.append(b"before")
     send(bench, 0, is_transactional=True)
@@ -177,7 +177,7 @@ def test_an_open_transaction_holds_the_last_stable_offset() -> None:
     assert bench.log.first_unstable_offset is None
 
 
-def test_transactions_that_overlap_end_one_by_one() -> None:
+def test_overlapping_transactions_end_individually() -> None:
     bench = Bench()
     send(bench, 0, producer_id=1, is_transactional=True)
     send(bench, 0, producer_id=2, is_transactional=True)
@@ -197,7 +197,7 @@ def test_non_transactional_batch_in_open_transaction_is_rejected() -> None:
         send(bench, 1)
 
 
-def test_marker_of_an_old_epoch_is_rejected_and_one_of_a_new_epoch_begins_it() -> None:
+def test_marker_of_an_old_epoch_is_rejected_and_of_a_new_one_starts_it() -> None:
     bench = Bench()
     send(bench, 0, epoch=3, is_transactional=True)
     with pytest.raises(InvalidProducerEpoch):

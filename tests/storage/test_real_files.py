@@ -1,4 +1,4 @@
-"""The same log on the operating system's files: descriptors, mapped indexes and all."""
+"""The log on the operating system's files: descriptors and mapped indexes."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def fill(log: Log, count: int) -> None:
 
 @pytest.mark.proves("S2")
 @pytest.mark.proves("S3")
-def test_a_log_lives_through_restart_kill_compaction_and_retention(tmp_path: Path) -> None:
+def test_log_survives_restart_kill_compaction_and_retention(tmp_path: Path) -> None:
     disk, folder = SystemDisk(), str(tmp_path / "topic-0")
     log = Log.open(disk, folder, SETTINGS, now_ms=NOW_MS)
     fill(log, 2000)
@@ -67,7 +67,7 @@ def test_a_log_lives_through_restart_kill_compaction_and_retention(tmp_path: Pat
     }
 
 
-def test_a_slice_has_a_descriptor_for_sendfile(tmp_path: Path) -> None:
+def test_slice_has_a_descriptor_for_sendfile(tmp_path: Path) -> None:
     log = Log.open(SystemDisk(), str(tmp_path / "topic-0"), LogSettings(), now_ms=NOW_MS)
     fill(log, 3)
     piece = log.read(0, 1 << 20)

@@ -1,4 +1,4 @@
-"""Opening a log after a stop: clean, unclean, torn, damaged."""
+"""Opening a log after a clean or unclean shutdown, with torn or corrupt files."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def chop(bench: Bench, name: str, size: int) -> None:
 
 
 @pytest.mark.proves("S8")
-def test_after_a_kill_everything_that_was_appended_is_there() -> None:
+def test_appended_records_survive_a_kill() -> None:
     bench = filled()
     expected = bench.values()
     bench.kill()
@@ -40,7 +40,7 @@ def test_after_a_kill_everything_that_was_appended_is_there() -> None:
 
 @pytest.mark.proves("S8")
 @pytest.mark.parametrize("kept_bytes", [1, 11, 12, 60, 61, 100, 180])
-def test_a_torn_tail_is_cut_at_the_last_whole_batch(kept_bytes: int) -> None:
+def test_torn_tail_is_truncated_at_the_last_whole_batch(kept_bytes: int) -> None:
     bench = filled(10, segment_bytes=1 << 20)
     whole = len(bench.file(ACTIVE))
     bench.append(b"torn" * 30)
@@ -55,7 +55,7 @@ def test_a_torn_tail_is_cut_at_the_last_whole_batch(kept_bytes: int) -> None:
 
 
 @pytest.mark.proves("S8")
-def test_zeros_at_the_end_are_cut() -> None:
+def test_zeros_at_the_end_are_truncated() -> None:
     bench = filled(5, segment_bytes=1 << 20)
     whole = len(bench.file(ACTIVE))
     bench.disk.crash()
@@ -66,7 +66,7 @@ def test_zeros_at_the_end_are_cut() -> None:
 
 
 @pytest.mark.proves("S8")
-def test_a_flipped_bit_in_the_last_batch_counts_as_a_torn_tail() -> None:
+def test_bit_flip_in_the_last_batch_counts_as_a_torn_tail() -> None:
     bench = filled(10, segment_bytes=1 << 20)
     bench.disk.crash()
     bench.disk.flip_bit(f"{FOLDER}/{ACTIVE}", len(bench.disk.contents()[f"{FOLDER}/{ACTIVE}"]) - 20)
@@ -76,7 +76,7 @@ def test_a_flipped_bit_in_the_last_batch_counts_as_a_torn_tail() -> None:
 
 @pytest.mark.proves("S8")
 @pytest.mark.parametrize("place", [3, 10, 16, 30, 100])
-def test_damage_before_whole_batches_is_rejected_and_nothing_is_cut(place: int) -> None:
+def test_corruption_before_whole_batches_is_rejected_without_truncation(place: int) -> None:
     bench = filled(10, segment_bytes=1 << 20)
     position = len(bench.file(ACTIVE)) // 10 * 4 + place
     bench.disk.crash()
@@ -90,7 +90,7 @@ def test_damage_before_whole_batches_is_rejected_and_nothing_is_cut(place: int) 
 
 
 @pytest.mark.proves("S8")
-def test_damage_below_the_recovery_point_is_rejected_even_at_the_end() -> None:
+def test_corruption_below_the_recovery_point_is_rejected_even_at_the_end() -> None:
     bench = filled(10, segment_bytes=1 << 20)
     bench.log.flush(NOW_MS)
     assert bench.log.recovery_point == 10
@@ -112,7 +112,7 @@ def test_segments_below_the_recovery_point_are_not_scanned() -> None:
 
 
 @pytest.mark.proves("S8")
-def test_indexes_are_the_same_whether_written_on_the_way_or_rebuilt() -> None:
+def test_rebuilt_indexes_equal_those_written_by_appends() -> None:
     bench = filled(60)
     bench.log.close(NOW_MS)
     indexes = {name: data for name, data in bench.disk.contents().items() if name.endswith("index")}
@@ -124,7 +124,7 @@ def test_indexes_are_the_same_whether_written_on_the_way_or_rebuilt() -> None:
     assert {name: data for name, data in bench.disk.contents().items() if name.endswith("index")} == indexes
 
 
-def test_after_a_power_loss_a_cut_in_an_early_segment_removes_all_later_ones() -> None:
+def test_truncation_in_an_early_segment_removes_later_ones_after_power_loss() -> None:
     bench = filled(60)
     bases = bench.log.segment_base_offsets
     bench.disk.crash()
@@ -140,7 +140,7 @@ def test_after_a_power_loss_a_cut_in_an_early_segment_removes_all_later_ones() -
 
 
 def with_a_gap(**settings: Any) -> tuple[Bench, int]:
-    """A log whose second segment has lost its last batch, and where that was."""
+    """Return a log whose second segment has lost its last batch, and the offset of the gap."""
     bench = filled(60, **settings)
     bases = bench.log.segment_base_offsets
     bench.disk.crash()
@@ -152,7 +152,7 @@ def with_a_gap(**settings: Any) -> tuple[Bench, int]:
 
 @pytest.mark.proves("S8", part="torn tails are cut")
 @pytest.mark.parametrize("policy", ["delete", "compact"])
-def test_after_a_power_loss_no_batch_is_kept_behind_one_that_is_missing(policy: str) -> None:
+def test_batches_behind_a_gap_are_truncated_after_a_power_loss(policy: str) -> None:
     bench, lost = with_a_gap(cleanup_policy=(policy,))
     bench.open(has_lost_power=True, cleaned_offset=0)
     assert [record.offset for record in bench.records()] == list(range(lost))
@@ -164,28 +164,28 @@ def test_after_a_power_loss_no_batch_is_kept_behind_one_that_is_missing(policy: 
     "opening",
     [
         {"has_lost_power": True, "cleaned_offset": 40},
-        {"has_lost_power": True},  # nobody knows how far it was compacted
-        {"cleaned_offset": 0},  # what was killed has lost nothing: it is so where it was copied from
+        {"has_lost_power": True},  # the compacted range is not known
+        {"cleaned_offset": 0},  # a kill loses nothing: the gap is from the leader
     ],
 )
-def test_what_follows_a_gap_that_compaction_may_have_left_is_kept(opening: dict[str, Any]) -> None:
+def test_batches_behind_a_possible_compaction_gap_are_kept(opening: dict[str, Any]) -> None:
     bench, lost = with_a_gap(cleanup_policy=("compact",))
     bench.open(**opening)
     assert [record.offset for record in bench.records()] == [each for each in range(60) if each != lost]
 
 
-def test_a_clean_stop_is_opened_without_reading_the_log() -> None:
+def test_clean_log_is_opened_without_a_scan() -> None:
     bench = filled(60)
     bases = bench.log.segment_base_offsets
     bench.log.close(NOW_MS)
-    # Corruption in the first segment goes unseen: nobody looked.
+    # Corruption in the first segment goes unnoticed, as it is not read.
     bench.disk.flip_bit(f"{FOLDER}/{ACTIVE}", 100)
     bench.open(is_clean=True)
     assert bench.log.segment_base_offsets == bases
     assert (bench.log.end_offset, bench.log.recovery_point) == (60, 60)
 
 
-def test_a_log_that_is_not_as_a_clean_stop_leaves_it_is_scanned_after_all() -> None:
+def test_log_that_differs_from_its_clean_shutdown_is_scanned() -> None:
     bench = filled(10, segment_bytes=1 << 20)
     bench.log.close(NOW_MS)
     file = bench.mounted.open(f"{FOLDER}/{ACTIVE}")
@@ -198,12 +198,12 @@ def test_a_log_that_is_not_as_a_clean_stop_leaves_it_is_scanned_after_all() -> N
 @pytest.mark.proves("S3")
 @pytest.mark.parametrize("damage", ["removed", "emptied", "cut", "zeroed", "flipped"])
 @pytest.mark.parametrize("number", [0, -1])
-def test_damaged_index_is_noticed_and_rebuilt(damage: str, number: int) -> None:
+def test_corrupt_index_is_detected_and_rebuilt(damage: str, number: int) -> None:
     bench = filled(60)
     expected, base = bench.values(), bench.log.segment_base_offsets[number]
     bench.log.close(NOW_MS)
     for suffix in (".index", ".timeindex"):
-        spoil(bench, f"{FOLDER}/{base:020d}{suffix}", damage)
+        corrupt(bench, f"{FOLDER}/{base:020d}{suffix}", damage)
     bench.open(is_clean=True)
     assert bench.values() == expected
     assert [bench.records(offset)[0].offset for offset in range(60)] == list(range(60))
@@ -211,7 +211,7 @@ def test_damaged_index_is_noticed_and_rebuilt(damage: str, number: int) -> None:
     assert found == (NOW_MS, 0)
 
 
-def spoil(bench: Bench, path: str, damage: str) -> None:
+def corrupt(bench: Bench, path: str, damage: str) -> None:
     file = bench.mounted.open(path)
     size = file.size()
     match damage:
@@ -230,7 +230,7 @@ def spoil(bench: Bench, path: str, damage: str) -> None:
 
 
 @pytest.mark.proves("S8")
-def test_leader_epochs_survive_a_kill_and_a_broken_checkpoint() -> None:
+def test_leader_epochs_survive_a_kill_and_a_corrupt_checkpoint() -> None:
     bench = filled(40)
     expected = list(zip(bench.log.epochs.epochs, bench.log.epochs.start_offsets, strict=True))
     assert expected == [(0, 0), (1, 10), (2, 20), (3, 30)]
@@ -246,7 +246,7 @@ def test_leader_epochs_survive_a_kill_and_a_broken_checkpoint() -> None:
 
 @pytest.mark.proves("S8")
 @pytest.mark.parametrize("is_clean", [False, True])
-def test_producer_state_survives_a_stop(is_clean: bool) -> None:
+def test_producer_state_survives_a_restart(is_clean: bool) -> None:
     bench = Bench(segment_bytes=2 * KiB)
     for sequence in range(0, 60, 2):
         bench.append(b"a" * 50, b"b" * 50, producer_id=7, producer_epoch=1, base_sequence=sequence)
@@ -258,7 +258,7 @@ def test_producer_state_survives_a_stop(is_clean: bool) -> None:
 
 
 @pytest.mark.proves("S8")
-def test_a_broken_snapshot_is_replaced_by_an_older_one_and_the_log() -> None:
+def test_corrupt_snapshot_is_replaced_by_an_older_one_and_the_log() -> None:
     bench = Bench(segment_bytes=2 * KiB)
     for sequence in range(60):
         bench.append(b"a" * 100, producer_id=7, producer_epoch=1, base_sequence=sequence)
@@ -273,7 +273,7 @@ def test_a_broken_snapshot_is_replaced_by_an_older_one_and_the_log() -> None:
 
 @pytest.mark.proves("S8")
 @pytest.mark.parametrize("is_clean", [False, True])
-def test_open_and_aborted_transactions_survive_a_stop(is_clean: bool) -> None:
+def test_open_and_aborted_transactions_survive_a_restart(is_clean: bool) -> None:
     bench = Bench(segment_bytes=2 * KiB)
     bench.append(b"a" * 100, producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
     bench.append(b"b" * 100, producer_id=2, producer_epoch=0, base_sequence=0, is_transactional=True)
@@ -294,7 +294,7 @@ def test_open_and_aborted_transactions_survive_a_stop(is_clean: bool) -> None:
     assert bench.log.producers.by_id[1].coordinator_epoch == 3
 
 
-def test_broken_transaction_index_is_rebuilt() -> None:
+def test_corrupt_transaction_index_is_rebuilt() -> None:
     bench = Bench(segment_bytes=1 * KiB)
     for number in range(10):
         bench.append(b"a" * 100, producer_id=1, producer_epoch=0, base_sequence=number, is_transactional=True)
@@ -323,8 +323,8 @@ def batch_at(offset: int, epoch: int, value: bytes) -> bytes:
 
 
 @pytest.mark.proves("S8")
-def test_surplus_batches_of_a_segment_give_way_to_the_next_segment() -> None:
-    """A segment was truncated and rolled, and the power went before the truncation was on disk."""
+def test_surplus_batches_of_a_segment_yield_to_the_next_segment() -> None:
+    """A segment was truncated and rolled, and the power failed before the truncation was synced."""
     bench = filled(5, segment_bytes=1 << 20)
     bench.disk.crash()
     write_log(bench, 0, batch_at(5, 0, b"ghost"), batch_at(6, 0, b"ghost"))
@@ -335,11 +335,11 @@ def test_surplus_batches_of_a_segment_give_way_to_the_next_segment() -> None:
 
 
 @pytest.mark.proves("S8")
-def test_after_a_power_loss_a_batch_of_an_older_epoch_is_a_ghost_and_is_cut() -> None:
+def test_batch_of_an_older_epoch_is_truncated_after_a_power_loss() -> None:
     bench = filled(0)
     bench.disk.crash()
     write_log(bench, 0, batch_at(0, 3, b"a"), batch_at(1, 5, b"b"), batch_at(2, 4, b"ghost"))
-    assert bench.open().end_offset == 3  # nobody lost power: whatever wrote it meant it
+    assert bench.open().end_offset == 3  # without a power loss it is intended
     bench.disk.crash()
     bench.open(has_lost_power=True)
     assert bench.values() == [b"a", b"b"]
@@ -368,7 +368,7 @@ def test_log_that_ends_before_it_starts_restarts() -> None:
     assert bench.append(b"x").base_offset == 50
 
 
-def test_leftovers_of_deleted_and_half_written_files_are_removed() -> None:
+def test_leftover_files_are_removed() -> None:
     bench = filled(10)
     for name in ("00000000000000000000.log.deleted", "00000000000000000005.log.cleaned", "00000000000000000077.index"):
         bench.mounted.open(f"{FOLDER}/{name}", create=True)

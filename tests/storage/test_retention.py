@@ -1,4 +1,4 @@
-"""Old segments go as a whole, and nobody who reads is disturbed."""
+"""Retention deletes whole old segments without disturbing readers."""
 
 import errno
 from typing import Any
@@ -11,7 +11,7 @@ from moldau.model.units import HOUR_MS, KiB
 
 
 def spread(segments: int = 6, **settings: Any) -> Bench:
-    """Segments of two batches, each segment an hour younger than the one before."""
+    """Return segments of two batches, each segment an hour younger than the one before."""
     bench = Bench(**{"segment_bytes": 1 * KiB, "cleanup_policy": ("delete",), **settings})
     for number in range(segments * 2):
         bench.append(b"%d" % (number % 10) * 350, timestamp=NOW_MS + number // 2 * HOUR_MS)
@@ -20,7 +20,7 @@ def spread(segments: int = 6, **settings: Any) -> Bench:
 
 
 @pytest.mark.proves("S4")
-def test_segments_whose_newest_record_is_too_old_go() -> None:
+def test_segments_are_deleted_by_the_age_of_their_newest_record() -> None:
     bench = spread(retention_ms=3 * HOUR_MS)
     assert bench.log.apply_retention(NOW_MS + 3 * HOUR_MS) == []
     paths = bench.log.apply_retention(NOW_MS + 4 * HOUR_MS + 1)
@@ -39,7 +39,7 @@ def test_segments_whose_newest_record_is_too_old_go() -> None:
 
 
 @pytest.mark.proves("S4")
-def test_the_oldest_segments_go_while_there_are_too_many_bytes() -> None:
+def test_oldest_segments_are_deleted_while_the_log_is_too_large() -> None:
     bench = spread(retention_bytes=2 * KiB, retention_ms=-1)
     bench.log.apply_retention(NOW_MS)
     assert bench.log.size_bytes - 2 * KiB < 1 * KiB
@@ -48,7 +48,7 @@ def test_the_oldest_segments_go_while_there_are_too_many_bytes() -> None:
 
 
 @pytest.mark.proves("S4")
-def test_an_active_segment_that_is_too_old_is_rolled_and_goes_too() -> None:
+def test_expired_active_segment_is_rolled_and_deleted() -> None:
     bench = spread(retention_ms=HOUR_MS)
     bench.log.apply_retention(NOW_MS + 100 * HOUR_MS)
     assert (bench.log.start_offset, bench.log.end_offset) == (12, 12)
@@ -59,14 +59,14 @@ def test_an_active_segment_that_is_too_old_is_rolled_and_goes_too() -> None:
 
 
 @pytest.mark.proves("S4")
-def test_what_is_not_committed_stays() -> None:
+def test_uncommitted_records_are_not_deleted() -> None:
     bench = spread(retention_ms=HOUR_MS)
     bench.log.apply_retention(NOW_MS + 100 * HOUR_MS, committed_offset=5)
     assert bench.log.segment_base_offsets == [4, 6, 8, 10]
 
 
 @pytest.mark.proves("S4")
-def test_deleted_records_are_gone_at_once_and_their_segments_with_the_next_retention() -> None:
+def test_deleted_records_are_hidden_at_once_and_removed_by_retention() -> None:
     bench = spread(retention_ms=-1)
     bench.log.advance_start_offset(5)
     with pytest.raises(OffsetOutOfRange):
@@ -82,7 +82,7 @@ def test_deleted_records_are_gone_at_once_and_their_segments_with_the_next_reten
 
 
 @pytest.mark.proves("S4")
-def test_readers_keep_what_they_were_given_even_after_the_files_are_gone() -> None:
+def test_reads_stay_valid_after_their_files_are_deleted() -> None:
     bench = spread(retention_ms=HOUR_MS)
     piece = bench.log.read(0, 10_000)
     assert piece is not None
@@ -94,7 +94,7 @@ def test_readers_keep_what_they_were_given_even_after_the_files_are_gone() -> No
 
 
 @pytest.mark.proves("S4")
-def test_a_compacted_log_is_not_deleted_by_age_or_size() -> None:
+def test_compacted_log_is_not_deleted_by_age_or_size() -> None:
     bench = spread(cleanup_policy=("compact",), retention_ms=1, retention_bytes=1)
     assert bench.log.apply_retention(NOW_MS + 1000 * HOUR_MS) == []
     bench.log.advance_start_offset(4)
@@ -102,7 +102,7 @@ def test_a_compacted_log_is_not_deleted_by_age_or_size() -> None:
     assert bench.log.segment_base_offsets[0] == 4
 
 
-def test_a_wrong_time_index_does_not_delete_young_records() -> None:
+def test_wrong_time_index_does_not_delete_recent_records() -> None:
     bench = spread(retention_ms=3 * HOUR_MS)
     bench.log.close(NOW_MS)
     for name in bench.names():
@@ -116,7 +116,7 @@ def test_a_wrong_time_index_does_not_delete_young_records() -> None:
 
 
 @pytest.mark.proves("S4", part="by age")
-def test_segment_that_the_disk_cannot_remove_stays_whole_and_goes_later() -> None:
+def test_segment_whose_removal_fails_stays_whole_and_is_removed_later() -> None:
     bench = spread(retention_ms=3 * HOUR_MS)
     bench.disk.fail("rename", errno.EIO, path=".log")
     with pytest.raises(OSError, match="Input/output error"):

@@ -1,4 +1,4 @@
-"""The disk fails, fills up, or stops in the middle of things: what was acknowledged is there afterwards."""
+"""Disk faults: failures, full disks and crashes lose nothing acknowledged."""
 
 import errno
 from typing import Any
@@ -23,8 +23,8 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-class Script:
-    """A run that touches everything a log does, and remembers what it was promised on the way."""
+class Workload:
+    """Runs every operation of a log, and records what was acknowledged and synced."""
 
     def __init__(self, seed: int) -> None:
         self.disk = SimulatedDisk(seed=seed)
@@ -77,7 +77,7 @@ class Script:
         self.recovery_point = self.bench.log.recovery_point
 
     def check(self, *, lost_power: bool, start_offset_max: int) -> None:
-        """Open again as the broker would, and compare."""
+        """Open the log as the broker does, and compare."""
         bench = Bench(self.disk, recovery_point=self.recovery_point, has_lost_power=lost_power, **SETTINGS)
         log = bench.log
         records = bench.records()
@@ -95,7 +95,7 @@ class Script:
         self._check_derived(bench, records)
 
     def _check_derived(self, bench: Bench, records: list[Any]) -> None:
-        """Whatever the indexes went through, every offset is found, and appending goes on."""
+        """Whatever happened to the indexes, every offset is found, and appends work."""
         for record in records[:: max(1, len(records) // 10)]:
             assert bench.records(record.offset)[0].offset == record.offset
         log = bench.log
@@ -111,15 +111,15 @@ class Script:
 @pytest.mark.proves("S6")
 @pytest.mark.parametrize("loses_power", [False, True], ids=["kill", "power"])
 @pytest.mark.parametrize("when", list(When))
-def test_a_crash_at_every_io_point_loses_nothing_that_was_acknowledged(when: When, loses_power: bool) -> None:
-    whole = Script(seed=0)
+def test_crash_at_any_io_point_loses_nothing_acknowledged(when: When, loses_power: bool) -> None:
+    whole = Workload(seed=0)
     before = whole.disk.points
     whole.run()
     assert whole.bench is not None
     assert whole.disk.points - before > 150
     assert whole.bench.log.start_offset > 0
     for point in range(before + 1, whole.disk.points + 1):
-        script = Script(seed=point)
+        script = Workload(seed=point)
         script.disk.crash_at(point, when, loses_power=loses_power)
         with pytest.raises(Crashed):
             script.run()
@@ -127,7 +127,7 @@ def test_a_crash_at_every_io_point_loses_nothing_that_was_acknowledged(when: Whe
 
 
 @pytest.mark.proves("S8")
-def test_after_a_power_loss_anything_above_the_recovery_point_may_be_missing_but_never_a_hole() -> None:
+def test_power_loss_above_the_recovery_point_never_leaves_a_hole() -> None:
     for seed in range(60):
         disk = SimulatedDisk(seed=seed)
         disk.prepare_folder(FOLDER)
@@ -144,7 +144,7 @@ def test_after_a_power_loss_anything_above_the_recovery_point_may_be_missing_but
 
 
 @pytest.mark.proves("S6")
-def test_a_short_write_is_continued() -> None:
+def test_short_write_is_continued() -> None:
     bench = Bench()
     bench.disk.shorten_write(10, path=".log", times=3)
     bench.append(b"x" * 500)
@@ -156,7 +156,7 @@ def test_a_short_write_is_continued() -> None:
 
 @pytest.mark.proves("S6")
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
-def test_a_failed_write_leaves_the_log_as_it_was(error: int) -> None:
+def test_failed_write_leaves_the_log_unchanged(error: int) -> None:
     bench = Bench()
     bench.append(b"a")
     size = len(bench.file(ACTIVE))
@@ -177,7 +177,7 @@ def append_many(bench: Bench, count: int) -> None:
 
 
 @pytest.mark.proves("S6")
-def test_a_full_disk_stops_appends_and_keeps_reads_until_there_is_room() -> None:
+def test_full_disk_rejects_appends_and_serves_reads() -> None:
     disk = SimulatedDisk(seed=3, capacity_bytes=20 * KiB)
     disk.prepare_folder(FOLDER)
     bench = Bench(disk, segment_bytes=2 * KiB, index_interval_bytes=100)
@@ -215,7 +215,7 @@ def test_buffered_batches_are_discarded_on_a_full_disk() -> None:
 
 
 @pytest.mark.proves("S6")
-def test_a_roll_that_finds_the_disk_full_leaves_nothing_in_the_way() -> None:
+def test_roll_on_a_full_disk_leaves_no_files() -> None:
     for skip in range(12):
         bench = Bench(segment_bytes=1 * KiB)
         for number in range(4):
@@ -242,7 +242,7 @@ def test_a_roll_that_finds_the_disk_full_leaves_nothing_in_the_way() -> None:
 
 @pytest.mark.proves("S6")
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
-def test_after_a_roll_that_failed_the_old_segment_continues_and_nothing_is_hidden(suffix: str) -> None:
+def test_old_segment_continues_after_a_failed_roll(suffix: str) -> None:
     bench = Bench(segment_bytes=1 * KiB)
     for number in range(3):
         bench.append(b"%d" % number * 200)
@@ -259,7 +259,7 @@ def test_after_a_roll_that_failed_the_old_segment_continues_and_nothing_is_hidde
 @pytest.mark.proves("S8", part="what was acknowledged is kept")
 @pytest.mark.parametrize("is_clean", [False, True])
 @pytest.mark.parametrize("more", [0, 5])
-def test_what_is_left_of_a_roll_that_failed_hides_nothing_that_was_appended_since(is_clean: bool, more: int) -> None:
+def test_leftovers_of_a_failed_roll_hide_no_later_records(is_clean: bool, more: int) -> None:
     bench = Bench()
     bench.append(b"0")
     for number in range(1, 4):
@@ -280,7 +280,7 @@ def test_what_is_left_of_a_roll_that_failed_hides_nothing_that_was_appended_sinc
 
 
 @pytest.mark.proves("S6")
-def test_a_failed_sync_is_not_tried_again_and_stops_the_log() -> None:
+def test_failed_sync_is_not_retried_and_stops_the_log() -> None:
     bench = Bench()
     bench.append(b"a")
     bench.disk.fail("fsync", path=".log")
@@ -293,12 +293,12 @@ def test_a_failed_sync_is_not_tried_again_and_stops_the_log() -> None:
         bench.log.flush(NOW_MS)
     assert bench.values() == [b"a"]
     with pytest.raises(StorageFailed):
-        bench.log.close(NOW_MS)  # it lets go of the files, and does not pass for a clean stop
+        bench.log.close(NOW_MS)  # it closes the files, without a clean shutdown
 
 
 @pytest.mark.proves("S6")
 @pytest.mark.parametrize("seed", range(20))
-def test_what_is_found_after_a_failed_sync_is_written_again_before_a_sync_counts(seed: int) -> None:
+def test_records_found_after_a_failed_sync_are_rewritten_before_the_next(seed: int) -> None:
     disk = SimulatedDisk(seed=seed)
     disk.prepare_folder(FOLDER)
     disk.faults.scatters = True
@@ -309,7 +309,7 @@ def test_what_is_found_after_a_failed_sync_is_written_again_before_a_sync_counts
     disk.fail("fsync", path=".log")
     with pytest.raises(SyncFailed):
         bench.log.flush(NOW_MS)
-    disk.crash()  # and the next process is shown all of it, or what the platter has
+    disk.crash()  # and the next process sees all of it, or what is on the platter
     bench.log = bench.open(has_lost_power=True, has_sync_failure=True)
     found = bench.values()
     assert found == values[: len(found)]
@@ -320,7 +320,7 @@ def test_what_is_found_after_a_failed_sync_is_written_again_before_a_sync_counts
     assert bench.values() == found
 
 
-def test_a_flush_that_finds_no_room_for_the_epochs_is_done_later() -> None:
+def test_flush_without_space_for_the_epoch_checkpoint_is_retried() -> None:
     bench = Bench()
     bench.append(b"a", epoch=4)
     bench.disk.fail("pwrite", errno.ENOSPC, path="leader-epoch")
@@ -333,7 +333,7 @@ def test_a_flush_that_finds_no_room_for_the_epochs_is_done_later() -> None:
     assert bench.file("leader-epoch-checkpoint") == b"0\n1\n4 0\n"
 
 
-def test_an_index_that_cannot_be_written_does_not_fail_the_append() -> None:
+def test_failed_index_write_does_not_fail_the_append() -> None:
     bench = Bench(index_interval_bytes=0)
     bench.disk.fail("pwrite", errno.ENOSPC, path=".index")
     for number in range(600):
@@ -344,7 +344,7 @@ def test_an_index_that_cannot_be_written_does_not_fail_the_append() -> None:
 
 
 @pytest.mark.proves("S6")
-def test_a_truncation_during_a_flush_keeps_the_recovery_point_where_it_is_true() -> None:
+def test_truncation_during_a_flush_does_not_raise_the_recovery_point() -> None:
     bench = Bench()
     for number in range(10):
         bench.append(b"%d" % number)

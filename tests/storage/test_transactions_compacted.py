@@ -1,4 +1,4 @@
-"""Compaction of logs with transactions: whoever reads what is committed finds the same table before and after."""
+"""Compaction of logs with transactions: a read-committed reader finds the same table before and after."""
 
 import random
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ STEPS = 160
 
 
 def committed(bench: CompactedBench) -> Iterator[Record]:
-    """What a consumer shows that reads from the beginning: it is told what was aborted, and goes by markers."""
+    """Return what a read-committed consumer shows: without aborted records and markers."""
     log = bench.log
     offset, until = log.start_offset, log.last_stable_offset(log.end_offset)
     while (read := log.read(offset, 700, until_offset=until)) is not None:
@@ -31,13 +31,13 @@ def committed(bench: CompactedBench) -> Iterator[Record]:
             offset = header.next_offset
 
 
-class Life:
-    """One seed's story: keys that are put and deleted, in transactions and outside."""
+class RandomRun:
+    """One seed's run: puts and deletes, in transactions and outside."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.bench = CompactedBench(segment_bytes=self.chance.choice([1024, 2048]))
-        self.said: list[tuple[int, bytes, bytes | None, int | None]] = []  # offset, key, value, who has it open
+        self.written: list[tuple[int, bytes, bytes | None, int | None]] = []  # offset, key, value, producer while open
         self.opened: dict[int, int] = {}
 
     def run(self) -> None:
@@ -55,7 +55,7 @@ class Life:
         value = self.chance.choice([None, b"%d" % number, b"%d" % number, b"%d" % number])
         kind = self.chance.randrange(6)
         if kind == 0:
-            self.said.append((self.bench.put((key, value)), key, value, None))
+            self.written.append((self.bench.put((key, value)), key, value, None))
         elif kind <= 3:
             self.put(producer_id, key, value)
         else:
@@ -68,20 +68,20 @@ class Life:
             (key, value), producer_id=producer_id, producer_epoch=0, base_sequence=sequence, is_transactional=True
         )
         self.opened.setdefault(producer_id, offset)
-        self.said.append((offset, key, value, producer_id))
+        self.written.append((offset, key, value, producer_id))
 
     def end(self, producer_id: int, *, is_commit: bool) -> None:
         self.bench.end_transaction(producer_id, is_commit=is_commit)
         self.opened.pop(producer_id, None)
-        self.said = [
+        self.written = [
             (*each[:3], None) if each[3] == producer_id else each
-            for each in self.said
+            for each in self.written
             if is_commit or each[3] != producer_id
         ]
 
     def expected(self) -> dict[bytes, bytes]:
         stable = min(self.opened.values(), default=self.bench.log.end_offset)
-        newest = {key: value for offset, key, value, owner in self.said if owner is None and offset < stable}
+        newest = {key: value for offset, key, value, owner in self.written if owner is None and offset < stable}
         return {key: value for key, value in newest.items() if value is not None}
 
     def table(self) -> dict[bytes | None, bytes]:
@@ -91,12 +91,12 @@ class Life:
 
 @pytest.mark.proves("C7")
 @pytest.mark.parametrize("seed", range(10))
-def test_the_table_of_what_is_committed_survives_compaction(seed: int) -> None:
-    Life(seed).run()
+def test_committed_table_survives_compaction(seed: int) -> None:
+    RandomRun(seed).run()
 
 
 @pytest.mark.proves("C7")
-def test_what_was_aborted_behind_an_open_transaction_is_known_after_compaction() -> None:
+def test_aborted_transaction_behind_an_open_one_survives_compaction() -> None:
     bench = CompactedBench()
     bench.put((b"a", b"1"))
     bench.put((b"a", b"2"))

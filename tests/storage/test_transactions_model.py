@@ -1,4 +1,4 @@
-"""Transactions in a log against a list of what was written: random lives, on a leader and on one that follows it."""
+"""Transactions in a log against a list of writes: random runs, on a leader and on a follower."""
 
 import random
 from typing import Any, NamedTuple
@@ -23,8 +23,8 @@ class Written(NamedTuple):
     is_commit: bool | None = None  # of a marker
 
 
-class Life:
-    """One seed's story."""
+class RandomRun:
+    """One seed's run."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -99,7 +99,7 @@ class Life:
     def truncate(self) -> None:
         offset = self.chance.randrange(max(self.bench.log.start_offset, self.end_offset - 5), self.end_offset + 1)
         self.bench.log.truncate_to(offset)
-        self.flush()  # else a power loss could bring back what was cut
+        self.flush()  # else a power loss could restore truncated records
         self.written = [each for each in self.written if each.offset < offset]
         if self.follower.log.end_offset > offset:
             self.follower.log.truncate_to(offset)
@@ -120,7 +120,7 @@ class Life:
         self.bench.log.flush(self.bench.now_ms)
 
     def lose_power(self) -> None:
-        """What was not synced may be gone, from some offset on."""
+        """Drop unsynced data, from a random offset on."""
         recovery_point = self.bench.log.recovery_point
         start_offset = min(self.bench.log.start_offset, recovery_point)
         self.disk.power_loss()
@@ -154,7 +154,7 @@ class Life:
         assert found == [each for each in aborted if each[2] >= log.start_offset]
 
     def expected(self) -> tuple[dict[int, int], list[tuple[int, int, int]]]:
-        """Open transactions with their first offsets, and aborted ones with both their offsets."""
+        """Return open transactions with their first offsets, and aborted ones with both their offsets."""
         opened: dict[int, int] = {}
         aborted = []
         for offset, producer_id, is_commit in self.written:
@@ -170,4 +170,4 @@ class Life:
 @pytest.mark.proves("C7")
 @pytest.mark.parametrize("seed", range(12))
 def test_stable_offset_and_aborted_transactions_match_the_log(seed: int) -> None:
-    Life(seed).run()
+    RandomRun(seed).run()

@@ -1,4 +1,4 @@
-"""Cutting a log back, as a follower does that has what its leader has not."""
+"""Truncation of a log, as by a follower whose leader has other records."""
 
 import errno
 from contextlib import suppress
@@ -30,7 +30,7 @@ def filled(**settings: Any) -> Bench:
 
 @pytest.mark.parametrize("offset", [1, 7, 20, 33, 45, 59])
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_everything_from_the_offset_on_is_gone_and_the_rest_is_whole(offset: int, is_killed: bool) -> None:
+def test_records_from_the_offset_on_are_removed_and_the_rest_kept(offset: int, is_killed: bool) -> None:
     bench = filled()
     bench.log.truncate_to(offset)
     if is_killed:
@@ -70,7 +70,7 @@ def producers_of(log: Log) -> dict[int, tuple[object, ...]]:
 @pytest.mark.proves("P2", part="a retry is stored once")
 @pytest.mark.parametrize("at_once", [1, 7, 500])
 @pytest.mark.parametrize("offset", [1, 7, 20, 33, 34, 45, 59])
-def test_producers_found_out_in_slices_before_a_truncation_are_those_found_out_by_it(
+def test_producer_replay_in_slices_equals_that_of_the_truncation(
     offset: int, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recovery, "REPLAY_SLICE_BATCHES", at_once)
@@ -87,7 +87,7 @@ def test_producers_found_out_in_slices_before_a_truncation_are_those_found_out_b
 
 
 @pytest.mark.proves("P2", part="a retry is stored once")
-def test_producers_of_segments_that_are_no_longer_there_are_found_out_again() -> None:
+def test_producer_replay_is_repeated_when_its_segments_are_gone() -> None:
     bench = filled()
     replay = bench.log.replay_producers_below(45)
     while replay.step():
@@ -99,7 +99,7 @@ def test_producers_of_segments_that_are_no_longer_there_are_found_out_again() ->
     assert list(bench.log.producers.by_id) == [9]
 
 
-def test_truncating_to_the_end_or_beyond_changes_nothing() -> None:
+def test_truncation_to_the_end_or_beyond_changes_nothing() -> None:
     bench = filled()
     before = bench.disk.contents()
     bench.log.truncate_to(60)
@@ -108,7 +108,7 @@ def test_truncating_to_the_end_or_beyond_changes_nothing() -> None:
 
 
 @pytest.mark.proves("H5")
-def test_truncating_to_the_end_forgets_an_epoch_in_which_nothing_was_written() -> None:
+def test_truncation_to_the_end_drops_an_epoch_without_records() -> None:
     bench = filled()
     bench.log.epochs.assign(7, bench.log.end_offset)
     bench.log.truncate_to(60)
@@ -116,7 +116,7 @@ def test_truncating_to_the_end_forgets_an_epoch_in_which_nothing_was_written() -
     assert bench.log.end_offset == 60
 
 
-def test_truncating_inside_of_a_batch_drops_the_whole_batch() -> None:
+def test_truncation_inside_of_a_batch_drops_the_whole_batch() -> None:
     bench = Bench()
     bench.append(b"a", b"b", b"c")
     bench.append(b"d", b"e", b"f")
@@ -124,7 +124,7 @@ def test_truncating_inside_of_a_batch_drops_the_whole_batch() -> None:
     assert bench.log.end_offset == 3
 
 
-def test_truncating_below_the_first_segment_empties_the_log() -> None:
+def test_truncation_below_the_first_segment_empties_the_log() -> None:
     bench = filled()
     bench.log.truncate_to(0)
     assert (bench.log.start_offset, bench.log.end_offset, bench.log.size_bytes) == (0, 0, 0)
@@ -142,7 +142,7 @@ def test_log_may_restart_at_any_offset() -> None:
     assert [record.offset for record in bench.records()] == [1000]
 
 
-def test_the_recovery_point_goes_back_to_a_segment_that_is_whole_for_certain() -> None:
+def test_recovery_point_moves_back_to_a_synced_segment() -> None:
     bench = filled()
     bench.log.flush(NOW_MS)
     assert bench.log.recovery_point == 60
@@ -152,7 +152,7 @@ def test_the_recovery_point_goes_back_to_a_segment_that_is_whole_for_certain() -
     assert bench.log.recovery_point == 30
 
 
-def test_a_truncation_that_a_power_loss_takes_back_does_not_hide_what_came_after() -> None:
+def test_truncation_undone_by_a_power_loss_does_not_hide_later_records() -> None:
     for seed in range(40):
         disk = SimulatedDisk(seed=seed)
         disk.prepare_folder("/data")
@@ -174,8 +174,8 @@ def test_a_truncation_that_a_power_loss_takes_back_does_not_hide_what_came_after
 
 
 @pytest.mark.parametrize(("offset", "end"), [(10, 10), (11, 10), (14, 14)])
-def test_what_was_truncated_does_not_come_back_once_it_was_flushed(offset: int, end: int) -> None:
-    """Five batches of two to a segment: at a segment's start, inside its first batch (it is empty then), and later."""
+def test_flushed_truncation_survives_a_power_loss(offset: int, end: int) -> None:
+    """Five batches, two per segment: at a segment's start, inside its first batch (which empties it), and later."""
     for seed in range(30):
         disk = SimulatedDisk(seed=seed)
         disk.prepare_folder("/data")
@@ -192,7 +192,7 @@ def test_what_was_truncated_does_not_come_back_once_it_was_flushed(offset: int, 
         assert bench.log.end_offset == end
 
 
-def test_an_aborted_transaction_above_the_cut_is_forgotten() -> None:
+def test_aborted_transaction_above_the_truncation_is_dropped() -> None:
     bench = Bench()
     bench.append(b"a", producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
     marker = build_transaction_marker(
@@ -243,7 +243,7 @@ def test_log_restarts_even_if_old_files_cannot_be_removed(operation: str, offset
     with suppress(OSError):
         bench.log.truncate_fully_and_start_at(offset)
     if bench.log.end_offset != offset:
-        assert (operation, bench.log.end_offset) == ("rename", 60)  # it is as it was
+        assert (operation, bench.log.end_offset) == ("rename", 60)  # unchanged
         bench.log.truncate_fully_and_start_at(offset)
     assert bench.append(b"new", epoch=9).base_offset == offset
     assert [record.offset for record in bench.records()] == [offset]
@@ -251,7 +251,7 @@ def test_log_restarts_even_if_old_files_cannot_be_removed(operation: str, offset
     assert bench.log.segment_base_offsets == [offset]
 
 
-def test_crash_while_a_log_restarts_leaves_the_old_one_or_the_new_one() -> None:
+def test_crash_during_a_log_restart_leaves_the_old_or_the_new_log() -> None:
     points = filled().disk.points
     for number in range(points + 1, points + 60):
         bench = filled()

@@ -29,7 +29,7 @@ partitions_asked = some.builds(FetchPartition, topic_ids, int32s, int32s, int64s
 
 
 def by_topic(asked: list[FetchPartition]) -> list[FetchPartition]:
-    """The order in which a frame names them."""
+    """Return the partitions in the order in which a frame names them."""
     first = {each.topic_id: number for number, each in reversed(list(enumerate(asked)))}
     return sorted(asked, key=lambda each: first[each.topic_id])
 
@@ -49,33 +49,33 @@ questions = some.builds(
 )
 
 
-def message_of(question: FollowerFetchRequest) -> Any:
+def message_of(request: FollowerFetchRequest) -> Any:
     topics: dict[bytes, list[Any]] = {}
-    for each in question.partitions:
+    for each in request.partitions:
         numbers = {name: getattr(each, name) for name in FetchPartition._fields if name != "topic_id"}
         topics.setdefault(each.topic_id, []).append(FetchRequest.FetchPartition(**numbers))
     return FetchRequest(
-        replica_state=FetchRequest.ReplicaState(replica_id=question.replica, replica_epoch=question.broker_epoch),
-        max_wait_ms=question.max_wait_ms,
-        min_bytes=question.min_bytes,
-        max_bytes=question.max_bytes,
-        session_id=question.session_id,
-        session_epoch=question.session_epoch,
+        replica_state=FetchRequest.ReplicaState(replica_id=request.replica, replica_epoch=request.broker_epoch),
+        max_wait_ms=request.max_wait_ms,
+        min_bytes=request.min_bytes,
+        max_bytes=request.max_bytes,
+        session_id=request.session_id,
+        session_epoch=request.session_epoch,
         topics=[FetchRequest.FetchTopic(topic_id=each, partitions=asked) for each, asked in topics.items()],
         forgotten_topics_data=[],
     )
 
 
-def frame_of(question: FollowerFetchRequest, message: Any, client_id: str = "moldau-1") -> bytes:
-    header = RequestHeader(FETCH, question.version, question.correlation_id, client_id)
+def frame_of(request: FollowerFetchRequest, message: Any, client_id: str = "moldau-1") -> bytes:
+    header = RequestHeader(FETCH, request.version, request.correlation_id, client_id)
     return b"".join(frame_request(header, message))  # type: ignore[arg-type]
 
 
 @given(questions, some.text(max_size=9))
-def test_request_equals_the_codecs_bytes_and_round_trips(question: FollowerFetchRequest, client_id: str) -> None:
-    frame = frame_of(question, message_of(question), client_id)
-    assert question.write(question.version, question.correlation_id, client_id.encode()) == frame
-    assert read_request(memoryview(frame)[4:]) == question
+def test_request_equals_the_codecs_bytes_and_round_trips(request: FollowerFetchRequest, client_id: str) -> None:
+    frame = frame_of(request, message_of(request), client_id)
+    assert request.write(request.version, request.correlation_id, client_id.encode()) == frame
+    assert read_request(memoryview(frame)[4:]) == request
 
 
 PLAIN = FollowerFetchRequest(18, 7, 500, 1, 1000, 3, 4, [FetchPartition(b"t" * 16, 0, 1, 2, 1, 0, 99)], 2, 8)
@@ -109,9 +109,9 @@ def test_unknown_tags_are_left_to_the_codec() -> None:
 
 @given(questions, some.data())
 def test_mutated_request_is_decoded_like_the_codec_or_not_at_all(
-    question: FollowerFetchRequest, data: some.DataObject
+    request: FollowerFetchRequest, data: some.DataObject
 ) -> None:
-    frame = bytearray(frame_of(question, message_of(question))[4:])
+    frame = bytearray(frame_of(request, message_of(request))[4:])
     for _ in range(data.draw(some.integers(0, 3))):
         frame[data.draw(some.integers(0, len(frame) - 1))] = data.draw(some.integers(0, 255))
     cut = memoryview(frame)[: data.draw(some.integers(0, len(frame)))]
@@ -123,9 +123,9 @@ def test_mutated_request_is_decoded_like_the_codec_or_not_at_all(
         read = message_of(found)
         for name in ("replica_state", "max_wait_ms", "min_bytes", "max_bytes", "session_id", "session_epoch"):
             assert getattr(read, name) == getattr(message, name)
-        told = [(each.topic_id, of) for each in message.topics for of in each.partitions]
+        named = [(each.topic_id, of) for each in message.topics for of in each.partitions]
         assert [(each.topic_id, each.partition, each.fetch_offset) for each in found.partitions] == [
-            (topic_id, of.partition, of.fetch_offset) for topic_id, of in told
+            (topic_id, of.partition, of.fetch_offset) for topic_id, of in named
         ]
 
 
@@ -147,32 +147,32 @@ answers = some.dictionaries(
 )
 
 
-def response_of(told: dict[bytes, list[Any]], session_id: int) -> Any:
+def response_of(fetched: dict[bytes, list[Any]], session_id: int) -> Any:
     topic = FetchResponse.FetchableTopicResponse
-    responses = [topic(topic_id=each, partitions=partitions) for each, partitions in told.items()]
+    responses = [topic(topic_id=each, partitions=partitions) for each, partitions in fetched.items()]
     return FetchResponse(session_id=session_id, responses=responses)
 
 
 @given(answers, int32s, int32s)
 def test_response_equals_the_codecs_bytes_and_round_trips(
-    told: dict[bytes, list[Any]], correlation_id: int, session_id: int
+    fetched: dict[bytes, list[Any]], correlation_id: int, session_id: int
 ) -> None:
-    pieces = frame_response(FETCH, NEWEST, correlation_id, response_of(told, session_id))
-    written = write_response(correlation_id, session_id, told)
+    pieces = frame_response(FETCH, NEWEST, correlation_id, response_of(fetched, session_id))
+    written = write_response(correlation_id, session_id, fetched)
     assert written is not None
     assert b"".join(written) == b"".join(pieces)  # type: ignore[arg-type]
-    heard = read_response(memoryview(in_one_buffer(written)))
-    assert heard is not None
-    assert heard[0] == session_id
-    assert [tuple(each) for each in heard[1]] == [
+    decoded = read_response(memoryview(in_one_buffer(written)))
+    assert decoded is not None
+    assert decoded[0] == session_id
+    assert [tuple(each) for each in decoded[1]] == [
         (topic_id, each.partition_index, each.high_watermark, each.log_start_offset, each.records)
-        for topic_id, partitions in told.items()
+        for topic_id, partitions in fetched.items()
         for each in partitions
     ]
 
 
 class Stored:
-    """A file, as far as a slice looks at it."""
+    """The part of a file that a slice uses."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -183,11 +183,13 @@ class Stored:
 
 def test_file_slices_are_not_copied() -> None:
     stored: Any = Stored(b"0123456789")
-    told = {b"t" * 16: [Partition(partition_index=each, records=FileSlice(stored, each, 3 + each)) for each in (1, 2)]}
+    fetched = {
+        b"t" * 16: [Partition(partition_index=each, records=FileSlice(stored, each, 3 + each)) for each in (1, 2)]
+    }
     plain = {
         b"t" * 16: [Partition(partition_index=each, records=b"0123456789"[each : 3 + 2 * each]) for each in (1, 2)]
     }
-    written, expected = write_response(1, 2, told), write_response(1, 2, plain)
+    written, expected = write_response(1, 2, fetched), write_response(1, 2, plain)
     assert written is not None
     assert expected is not None
     assert sum(isinstance(each, FileSlice) for each in written) == 2
@@ -200,15 +202,15 @@ def test_file_slices_are_not_copied() -> None:
     "changes", [{"error_code": 6}, {"diverging_epoch": FetchResponse.EpochEndOffset(epoch=1, end_offset=2)}]
 )
 def test_response_of_another_form_is_left_to_the_codec(changes: dict[str, Any]) -> None:
-    told = {b"t" * 16: [Partition(partition_index=1, records=b"", **changes)]}
-    assert write_response(1, 2, told) is None
-    frame = in_one_buffer(frame_response(FETCH, NEWEST, 1, response_of(told, 2)))
+    fetched = {b"t" * 16: [Partition(partition_index=1, records=b"", **changes)]}
+    assert write_response(1, 2, fetched) is None
+    frame = in_one_buffer(frame_response(FETCH, NEWEST, 1, response_of(fetched, 2)))
     assert read_response(memoryview(frame)) is None
 
 
 def test_counts_beyond_one_byte_are_left_to_the_codec() -> None:
-    told = {bytes([each]) * 16: [Partition(partition_index=1, records=b"")] for each in range(COUNT_MAX + 1)}
-    assert write_response(1, 2, told) is None
+    fetched = {bytes([each]) * 16: [Partition(partition_index=1, records=b"")] for each in range(COUNT_MAX + 1)}
+    assert write_response(1, 2, fetched) is None
     partitions = [Partition(partition_index=each, records=b"") for each in range(COUNT_MAX + 1)]
     written = write_response(1, 2, {b"t" * 16: partitions})
     assert written is not None
@@ -219,9 +221,9 @@ def test_counts_beyond_one_byte_are_left_to_the_codec() -> None:
 
 @given(answers, some.data())
 def test_mutated_response_is_decoded_like_the_codec_or_not_at_all(
-    told: dict[bytes, list[Any]], data: some.DataObject
+    fetched: dict[bytes, list[Any]], data: some.DataObject
 ) -> None:
-    frame = bytearray(in_one_buffer(frame_response(FETCH, NEWEST, 1, response_of(told, 2))))
+    frame = bytearray(in_one_buffer(frame_response(FETCH, NEWEST, 1, response_of(fetched, 2))))
     for _ in range(data.draw(some.integers(0, 3))):
         frame[data.draw(some.integers(0, min(len(frame), 400) - 1))] = data.draw(some.integers(0, 255))
     cut = memoryview(frame)[: data.draw(some.integers(max(0, len(frame) - 9), len(frame)))]

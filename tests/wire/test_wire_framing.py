@@ -22,7 +22,7 @@ def joined(pieces: list[Any]) -> bytes:
     return b"".join(pieces)
 
 
-def test_a_plain_request_header_has_no_tag_section() -> None:
+def test_non_flexible_request_header_has_no_tag_section() -> None:
     frame = joined(frame_request(RequestHeader(12, 3, 7, "me"), messages.HeartbeatRequest(group_id="g")))
     assert frame == b"\0\0\0\x17" + b"\0\x0c\0\3\0\0\0\7\0\2me" + b"\0\1g" + b"\0\0\0\0" + b"\0\0" + b"\xff\xff"
     header, position = parse_request_header(memoryview(frame)[4:])
@@ -30,7 +30,7 @@ def test_a_plain_request_header_has_no_tag_section() -> None:
     assert position == 12
 
 
-def test_a_flexible_request_header_keeps_the_two_byte_length_of_the_client_id() -> None:
+def test_flexible_request_header_has_a_two_byte_client_id_length() -> None:
     frame = joined(frame_request(RequestHeader(12, 4, 7, "me"), messages.HeartbeatRequest(group_id="g")))
     assert frame == b"\0\0\0\x16" + b"\0\x0c\0\4\0\0\0\7\0\2me\0" + b"\2g" + b"\0\0\0\0" + b"\1" + b"\0" + b"\0"
     header, position = parse_request_header(memoryview(frame)[4:])
@@ -38,7 +38,7 @@ def test_a_flexible_request_header_keeps_the_two_byte_length_of_the_client_id() 
     assert position == 13
 
 
-def test_a_client_may_have_no_id() -> None:
+def test_client_id_may_be_null() -> None:
     frame = joined(frame_request(RequestHeader(18, 3, 1, None), messages.ApiVersionsRequest()))
     assert frame[4:] == b"\0\x12\0\3\0\0\0\1\xff\xff\0" + b"\1\1\0"
     assert parse_request_header(memoryview(frame)[4:])[0].client_id is None
@@ -81,12 +81,12 @@ def test_header_is_parsed_when_the_body_is_unknown(api_key: int, version: int) -
     ],
     ids=["empty", "short", "long id", "no tags", "long tag", "endless varint", "unknown api, long id"],
 )
-def test_a_broken_header_is_malformed(frame: bytes) -> None:
+def test_malformed_header_is_rejected(frame: bytes) -> None:
     with pytest.raises(Malformed):
         parse_request_header(memoryview(frame))
 
 
-def test_a_flexible_response_has_an_empty_tag_section_in_its_header() -> None:
+def test_flexible_response_header_has_an_empty_tag_section() -> None:
     assert frame_response(12, 3, 5, messages.HeartbeatResponse(error_code=27)) == [
         b"\0\0\0\x0a" + b"\0\0\0\5" + b"\0\0\0\0" + b"\0\x1b"
     ]
@@ -96,7 +96,7 @@ def test_a_flexible_response_has_an_empty_tag_section_in_its_header() -> None:
 
 
 @pytest.mark.proves("A1")
-def test_the_header_of_an_api_versions_response_is_never_flexible() -> None:
+def test_api_versions_response_header_is_never_flexible() -> None:
     for version in range(5):
         assert codec.response_header_version(18, version) == 0
     key = messages.ApiVersionsResponse.ApiVersion(api_key=18, max_version=4)
@@ -127,13 +127,13 @@ def fetched(records: Any) -> Any:
     return response(responses=[response.FetchableTopicResponse(topic="t", partitions=[partition])])
 
 
-def test_a_small_response_is_one_buffer() -> None:
+def test_small_response_is_one_buffer() -> None:
     assert len(frame_response(1, 11, 5, fetched(memoryview(b"r" * 100)))) == 1
 
 
 def test_large_records_and_file_slices_stay_separate_pieces() -> None:
     class NoFile:
-        """Nobody reads it here."""
+        """Never read here."""
 
     for records in (memoryview(b"r" * 9000), FileSlice(NoFile(), 40, 90), FileSlice(NoFile(), 40, 9000)):  # type: ignore[arg-type]
         pieces = frame_response(1, 12, 5, fetched(records))
@@ -150,7 +150,7 @@ def test_versions_and_names_are_known_without_loading_a_schema() -> None:
     assert codec.api_name(-7) == "-7"
 
 
-def test_a_version_that_does_not_exist_is_unsupported() -> None:
+def test_unknown_version_is_unsupported() -> None:
     for api_key, version in ((0, 2), (0, 14), (4, 0), (12, -1)):
         with pytest.raises(UnsupportedVersion):
             codec.request_decoder(api_key, version)

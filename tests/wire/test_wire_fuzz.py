@@ -53,7 +53,7 @@ def test_mutated_messages_are_decoded_or_malformed() -> None:
             else:
                 assert end <= len(mutant)
     assert tried >= 100_000
-    assert refused > tried // 4  # the mutators do bite
+    assert refused > tried // 4  # the mutants are really rejected
 
 
 @pytest.mark.proves("A1")

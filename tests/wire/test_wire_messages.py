@@ -10,7 +10,7 @@ import pytest
 from moldau.wire import messages
 
 
-def test_a_message_is_built_by_keywords_and_every_field_has_a_default() -> None:
+def test_message_is_built_by_keywords_with_a_default_for_every_field() -> None:
     request = messages.FetchRequest(max_wait_ms=500)
     assert request.max_wait_ms == 500
     assert request.session_epoch == -1
@@ -38,7 +38,7 @@ def test_messages_are_equal_by_value_for_lists_and_tuples() -> None:
         hash(one)
 
 
-def test_a_message_shows_its_fields() -> None:
+def test_repr_shows_the_fields() -> None:
     assert repr(messages.TopicRecord(name="a")) == f"TopicRecord(name='a', topic_id={bytes(16)!r})"
 
 
@@ -68,7 +68,7 @@ def test_messages_can_be_copied_and_pickled() -> None:
     assert pickle.loads(pickle.dumps(request)) == request
 
 
-def test_a_message_that_does_not_exist_is_an_attribute_error() -> None:
+def test_unknown_message_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="NoSuchRequest"):
         _ = messages.NoSuchRequest  # type: ignore[attr-defined]
     assert "ProduceRequest" in dir(messages)

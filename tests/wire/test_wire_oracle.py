@@ -23,7 +23,7 @@ def subclasses(of: Any) -> Iterator[Any]:
 
 def load_theirs() -> dict[str, Any]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # theirs, about how they read their files
+        warnings.simplefilter("ignore", DeprecationWarning)  # about how it reads its files
         for module in ("admin", "consumer", "metadata", "producer", "sasl"):
             importlib.import_module(f"kafka.protocol.{module}")
         base = importlib.import_module("kafka.protocol.api_message").ApiMessage
@@ -47,7 +47,7 @@ def encoded(name: str, version: int, message: Any) -> bytes:
 
 
 @pytest.mark.proves("A1")
-def test_bytes_names_and_values_are_those_of_kafkas_own_schema_files() -> None:
+def test_bytes_names_and_values_equal_kafkas_schema_files() -> None:
     samples = Samples(5)
     seen = set()
     for name, version in known_to_both():
@@ -67,10 +67,10 @@ def test_bytes_names_and_values_are_those_of_kafkas_own_schema_files() -> None:
 def assert_same(theirs: Any, ours: Any, version: int, path: str) -> None:
     for field in theirs._struct._fields:
         if not field.for_version_q(version) or field.name.endswith("authorized_operations"):
-            continue  # they turn that one into a set of bit numbers; its bytes are compared all the same
+            continue  # kafka-python returns a set of bit numbers; its bytes are compared all the same
         mine = getattr(ours, field.name)
         if mine is None and field._tag is not None and field.is_struct():
-            continue  # we say None for a tagged struct that was left out; they say a struct of defaults
+            continue  # None for an omitted tagged struct; kafka-python returns a struct of defaults
         assert_same_value(getattr(theirs, field.name), mine, version, f"{path}.{field.name}")
 
 
@@ -84,12 +84,12 @@ def assert_same_value(theirs: Any, ours: Any, version: int, path: str) -> None:
     elif isinstance(theirs, uuid.UUID):
         assert theirs.bytes == ours, path
     elif theirs is None and isinstance(ours, bytes):
-        assert ours == bytes(16), path  # they say None for a uuid of zeros
+        assert ours == bytes(16), path  # kafka-python returns None for a zero uuid
     else:
         assert theirs == ours, path
 
 
-def test_header_versions_are_those_of_kafkas_own_schema_files() -> None:
+def test_header_versions_equal_kafkas_schema_files() -> None:
     for name, version in known_to_both():
         theirs = THEIRS[name]
         is_flexible = theirs.flexible_version_q(version)
@@ -99,7 +99,7 @@ def test_header_versions_are_those_of_kafkas_own_schema_files() -> None:
             assert codec.response_header_version(theirs.API_KEY, version) == (1 if is_flexible else 0)
 
 
-def test_the_oracle_knows_the_apis_that_clients_use() -> None:
+def test_oracle_covers_the_apis_that_clients_use() -> None:
     assert {*range(4), *range(8, 38), *range(42, 52), 55, 57, 60, 61, 65, 66, 74, 75} <= {
         each.API_KEY for each in THEIRS.values() if each.API_KEY in APIS
     }

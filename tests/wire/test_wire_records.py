@@ -59,12 +59,12 @@ PUBLISHED: list[tuple[str, int, Any]] = [
 @pytest.mark.parametrize(
     ("written", "version", "message"), PUBLISHED, ids=[type(each[2]).__name__ for each in PUBLISHED]
 )
-def test_a_metadata_record_has_its_published_bytes(written: str, version: int, message: Any) -> None:
+def test_metadata_record_has_its_published_bytes(written: str, version: int, message: Any) -> None:
     assert encode_metadata_record(message, version).hex() == written
     assert decode_metadata_record_and_version(bytes.fromhex(written)) == (message, version)
 
 
-def test_every_metadata_record_type_of_kafka_4_is_known_by_its_number() -> None:
+def test_every_metadata_record_type_of_kafka_4_is_known() -> None:
     assert sorted(METADATA_RECORDS) == [*range(6), *range(7, 13), 14, 15, *range(17, 29)]
     for number, entry in METADATA_RECORDS.items():
         assert number == getattr(messages, entry.name).API_KEY
@@ -81,7 +81,7 @@ def test_partition_change_contains_only_changed_fields() -> None:
     assert (again.isr, again.leader, again.leader_recovery_state) == (None, -2, -1)
 
 
-def test_an_emptied_isr_is_not_the_same_as_an_unchanged_one() -> None:
+def test_emptied_isr_differs_from_an_unchanged_one() -> None:
     emptied = messages.PartitionChangeRecord(partition_id=1, topic_id=TOPIC_ID, isr=[])
     again = decode_metadata_record(encode_metadata_record(emptied, 0))
     assert again.isr is not None
@@ -107,7 +107,7 @@ def test_invalid_metadata_record_is_malformed(value: bytes) -> None:
         decode_metadata_record(value)
 
 
-def test_a_committed_offset_has_the_layout_of_kafkas_offsets_topic() -> None:
+def test_committed_offset_has_kafkas_layout() -> None:
     key = messages.OffsetCommitKey(group="g", topic="t", partition=3)
     value = messages.OffsetCommitValue(offset=42, leader_epoch=7, metadata="m", commit_timestamp=1000)
     key_bytes, value_bytes = encode_coordinator_key(key), encode_versioned(value, 3)
@@ -117,7 +117,7 @@ def test_a_committed_offset_has_the_layout_of_kafkas_offsets_topic() -> None:
     assert decode_group_record(key_bytes, None) == (key, None)
 
 
-def test_the_oldest_offset_key_is_still_read() -> None:
+def test_version_0_offset_key_is_read() -> None:
     key, value = decode_group_record(
         b"\0\0" + b"\0\1g" + b"\0\1t" + b"\0\0\0\3", b"\0\0" + bytes(8) + b"\0\0" + bytes(8)
     )
@@ -125,7 +125,7 @@ def test_the_oldest_offset_key_is_still_read() -> None:
     assert value == messages.OffsetCommitValue()
 
 
-def test_a_nullable_struct_in_a_tag_is_preceded_by_one() -> None:
+def test_nullable_struct_in_a_tag_is_preceded_by_one() -> None:
     metadata = messages.ConsumerGroupMemberMetadataValue.ClassicMemberMetadata(session_timeout_ms=9)
     member = messages.ConsumerGroupMemberMetadataValue(classic_member_metadata=metadata)
     body = encode_data(member, 0)
@@ -137,7 +137,7 @@ def test_a_nullable_struct_in_a_tag_is_preceded_by_one() -> None:
     assert decode_data("ConsumerGroupMemberMetadataValue", 0, said_null).classic_member_metadata is None
 
 
-def test_a_transaction_is_read_with_its_key() -> None:
+def test_transaction_record_is_read_with_its_key() -> None:
     key = messages.TransactionLogKey(transactional_id="tx")
     partitions = messages.TransactionLogValue.PartitionsSchema(topic="t", partition_ids=[1, 2])
     value = messages.TransactionLogValue(producer_id=5, next_producer_id=6, transaction_partitions=[partitions])
@@ -154,7 +154,7 @@ def test_invalid_coordinator_record_is_malformed(key: bytes, value: bytes | None
         decode_group_record(key, value)
 
 
-def test_a_transaction_marker_is_a_version_and_the_coordinators_epoch() -> None:
+def test_transaction_marker_is_a_version_and_a_coordinator_epoch() -> None:
     assert encode_versioned(messages.EndTxnMarker(coordinator_epoch=3), 0) == b"\0\0\0\0\0\3"
     assert decode_versioned("EndTxnMarker", b"\0\0\0\0\0\3").coordinator_epoch == 3
 

@@ -53,7 +53,7 @@ def test_default_message_is_encodable_in_every_version() -> None:
     for name, version in every_api_message():
         message = type(Samples(0).message(name, version))()
         if any(getattr(message, field) is None for field in message.__slots__):
-            continue  # null where this version may not have it
+            continue  # null is not allowed in this version
         assert decoded(name, version, message.API_KEY, encoded(name, version, message)) is not None
 
 
@@ -70,11 +70,11 @@ def test_records_are_views_and_not_copied(size: int) -> None:
     received = codec.decode_request(0, 9, memoryview(frame)).topic_data[0].partition_data[0].records
     assert isinstance(received, memoryview)
     start = frame.index(records)
-    frame[start] ^= 0xFF  # the view sees it, so nothing was copied
+    frame[start] ^= 0xFF  # visible in the view, so nothing was copied
     assert received[0] == frame[start]
 
 
-def test_a_decoder_may_start_in_the_middle_of_a_frame() -> None:
+def test_decoder_may_start_in_the_middle_of_a_frame() -> None:
     message = Samples(4).message("HeartbeatRequest", 4)
     body = encoded("HeartbeatRequest", 4, message)
     assert codec.request_decoder(12, 4)(memoryview(b"header" + body), 6) == (message, 6 + len(body))

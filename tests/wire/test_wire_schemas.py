@@ -17,7 +17,7 @@ from moldau.wire.schema import NEVER, Field, Schema, Versions, parse_schemas
 
 GENERATOR = Path(__file__).parents[2] / "tools" / "generate_wire.py"
 
-# What a broker aims to serve, as (key, oldest, newest). Produce is advertised from 0 and served from 3.
+# The versions that a broker serves, as (key, oldest, newest). Produce is advertised from 0 and served from 3.
 WANTED = [
     (0, 3, 13), (1, 4, 18), (2, 1, 10), (3, 0, 13), (8, 2, 10), (9, 1, 10), (10, 0, 6), (11, 0, 9), (12, 0, 4),
     (13, 0, 5), (14, 0, 5), (15, 0, 6), (16, 0, 5), (17, 0, 1), (18, 0, 4), (19, 2, 7), (20, 1, 6), (21, 0, 2),
@@ -29,7 +29,7 @@ WANTED = [
 
 
 @pytest.mark.parametrize(("api_key", "oldest", "newest"), WANTED)
-def test_the_schemas_cover_what_a_broker_serves(api_key: int, oldest: int, newest: int) -> None:
+def test_schemas_cover_the_served_versions(api_key: int, oldest: int, newest: int) -> None:
     known = codec.versions(api_key)
     assert known is not None
     assert known[0] <= oldest
@@ -104,12 +104,12 @@ def load_generator() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclasses look themselves up there
+    sys.modules[spec.name] = module  # dataclasses look their module up there
     spec.loader.exec_module(module)
     return module
 
 
-def test_the_committed_tables_are_what_the_generator_writes() -> None:
+def test_committed_tables_equal_the_generators_output() -> None:
     generated: dict[Path, str] = load_generator().generate()
     assert len(generated) > 90
     for path, text in generated.items():
@@ -127,13 +127,13 @@ class KioSamples(Samples):
         return super()._one(schema, version, each, top)
 
 
-def test_kio_reads_and_writes_the_same_bytes_where_kafka_python_has_no_schema() -> None:
+def test_kio_agrees_where_kafka_python_has_no_schema() -> None:
     index = pytest.importorskip("kio.index")
     serial = pytest.importorskip("kio.serial")
     samples = KioSamples(21)
     for name, version in every_api_message():
         if name in ("ProduceResponse", "FetchRequest", "FetchResponse"):
-            continue  # kio leaves out a tagged struct of defaults, we write what is given; kafka-python checks these
+            continue  # kio omits a tagged struct of defaults, which we write; kafka-python checks these
         key = getattr(messages, name).API_KEY
         is_request = name.endswith("Request")
         kio_class = (index.load_request_schema if is_request else index.load_response_schema)(key, version)

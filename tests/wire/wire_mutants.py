@@ -1,4 +1,4 @@
-"""Mutated bytes from a seed, as line noise, bugs and attackers produce them."""
+"""Mutated bytes from a seed, like those of line noise, bugs and attackers."""
 
 import random
 from collections.abc import Callable
@@ -7,7 +7,7 @@ HOSTILE_NUMBERS = (b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\x80\x00\x00\x00"
 
 
 class Mutator:
-    """Damages bytes the way line noise, old bugs and enemies do."""
+    """Corrupts bytes like line noise, bugs and attackers."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)

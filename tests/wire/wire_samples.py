@@ -13,7 +13,7 @@ UNSIGNED_BITS = {"uint16": 16, "uint32": 32}
 
 
 def every_api_message() -> Iterator[tuple[str, int]]:
-    """Every request and response in every version."""
+    """Yield every request and response in every version."""
     for api in APIS.values():
         for version in range(api.versions.first, api.versions.last + 1):
             yield f"{api.name}Request", version
@@ -21,7 +21,7 @@ def every_api_message() -> Iterator[tuple[str, int]]:
 
 
 def every_data_message() -> Iterator[tuple[str, int]]:
-    """Every message that is no API, in every version."""
+    """Yield every message that is no API, in every version."""
     for entry in ENTRIES.values():
         if entry.role == "data":
             for version in range(entry.versions.first, entry.versions.last + 1):
