@@ -146,7 +146,7 @@ def test_abandoned_waiters_are_dropped_while_nothing_is_committed(
         cluster.host(3).resume()
         await cluster.until(lambda: not waits, 5.0)
 
-    monkeypatch.setattr(waiters, "LOOK_FROM", LOOKED_FROM)
+    monkeypatch.setattr(waiters, "PURGE_FROM", LOOKED_FROM)
     on_cluster(script, settings=("broker.session.timeout.ms=60000",))
 
 
