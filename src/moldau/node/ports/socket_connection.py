@@ -99,6 +99,10 @@ class SocketConnection(asyncio.Protocol):
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._descriptor = self._socket.fileno()
         self._loop.call_soon(self._take_over)
+        self._on_established()
+
+    def _on_established(self) -> None:
+        """The TCP connection is established."""
         self._endpoint.connected(self)
 
     def _take_over(self) -> None:
@@ -367,7 +371,7 @@ class SocketConnection(asyncio.Protocol):
         while sent:
             head = queue[0]
             if sent < len(head):
-                queue[0] = _rest(head, sent) if isinstance(head, FileSlice) else memoryview(head)[sent:]
+                queue[0] = rest_of(head, sent) if isinstance(head, FileSlice) else memoryview(head)[sent:]
                 return
             sent -= len(head)
             queue.popleft()
@@ -382,11 +386,11 @@ class SocketConnection(asyncio.Protocol):
         else:
             sent = os.sendfile(self._descriptor, descriptor, piece.position, min(piece.length, bytes_max))
         if not sent and piece.length:
-            raise _too_short(piece.length)
+            raise too_short(piece.length)
         if sent == piece.length:
             self._queue.popleft()
         else:
-            self._queue[0] = _rest(piece, sent)
+            self._queue[0] = rest_of(piece, sent)
         return sent
 
     def close(self) -> None:
@@ -408,15 +412,15 @@ class SocketConnection(asyncio.Protocol):
 def _read(piece: FileSlice) -> bytes:
     data = piece.read()
     if len(data) != piece.length:
-        raise _too_short(piece.length - len(data))
+        raise too_short(piece.length - len(data))
     return data
 
 
-def _too_short(missing_bytes: int) -> OSError:
+def too_short(missing_bytes: int) -> OSError:
     return OSError(f"file ends {missing_bytes} bytes before the end of the slice to send")
 
 
-def _rest(piece: FileSlice, sent: int) -> FileSlice:
+def rest_of(piece: FileSlice, sent: int) -> FileSlice:
     return FileSlice(piece.file, piece.position + sent, piece.length - sent)
 
 
