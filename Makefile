@@ -15,6 +15,9 @@ PYTEST := $(BIN)/python -m pytest
 export PYTHONHASHSEED := 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
+# Tests start many processes: each would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Stamps in one folder: the broker and one client are a small install, the tests need the others too, and PySpark is large.
 RUN_STAMP := $(VENV)/.installed-to-run
 DEV_STAMP := $(VENV)/.installed-to-develop

@@ -186,7 +186,7 @@ def test_offsets_expire_when_their_group_has_been_empty() -> None:
         await member.settle(4)
         await member.commit({0: 5})
         await commit(talker, {0: 5}, "without-members")
-        for _ in range(30):  # minutes with a live member
+        for _ in range(15):  # minutes with a live member
             for _ in range(12):
                 await asyncio.sleep(5)
                 assert await member.heartbeat() is ErrorCode.NONE

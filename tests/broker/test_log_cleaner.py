@@ -172,7 +172,7 @@ def test_corrupt_log_does_not_stop_retention_of_other_logs() -> None:
         scene.simulation.disks_fail = True
         scene.host.disk.flip_bit("/data/a-0/00000000000000000000.log", 16)
         for _ in range(2):
-            await asyncio.sleep(1200)
+            await asyncio.sleep(660)
             talker = await scene.connect()
             await fill(scene, talker, "b", 20)
         assert (await list_offset(talker, "b", -2)).offset == 40
