@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sink_drivers import PARTITIONS, Sink, end_all
+from sink_drivers import PARTITIONS, Sink, kill_drivers
 
 from moldau.testing import Broker
 from pyspark_moldau.options.sink_options import SinkOptions, sink_stream_options
@@ -27,21 +27,21 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.fixture(autouse=True)
-def _no_life_outlives_its_test() -> Iterator[None]:
+def _no_driver_outlives_its_test() -> Iterator[None]:
     yield
-    end_all()
+    kill_drivers()
 
 
 @pytest.fixture(autouse=True)
-def _no_publisher_outlives_its_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _no_committer_outlives_its_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     made: list[BatchCommitters] = []
-    begin = BatchCommitters.__init__
+    initialise = BatchCommitters.__init__
 
-    def noted(self: BatchCommitters, *given: Any) -> None:
-        begin(self, *given)
+    def remember(self: BatchCommitters, *given: Any) -> None:
+        initialise(self, *given)
         made.append(self)
 
-    monkeypatch.setattr(BatchCommitters, "__init__", noted)
+    monkeypatch.setattr(BatchCommitters, "__init__", remember)
     yield
     for each in made:
         each.close()

@@ -1,6 +1,6 @@
-"""One life of a driver, without Spark: it stages and commits batches, and dies or stands still where it is told to.
+"""A driver process without Spark: it stages and commits batches, and kills or stops itself at a given trap.
 
-It prints what happens, a line each: `at <place>`, `published <batch>`, `skipped <batch>`, `failed <error>: <words>`.
+It prints one line per event: `at <place>`, `published <batch>`, `skipped <batch>`, `failed <error>: <message>`.
 """
 
 import json
@@ -25,7 +25,7 @@ SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
 class Trap:
-    """Falls at the `times`-th passing of a place, in one batch. `later_s` lets the process run on a little."""
+    """Signals its own process when one batch reaches a place for the `times`-th time, or `later_s` later."""
 
     def __init__(self, place: str, batch: int, how: str, times: int = 1, later_s: float = 0.0) -> None:
         self._place, self._batch, self._times = place, batch, times
@@ -37,33 +37,33 @@ class Trap:
             return
         self._times -= 1
         if self._times == 0:
-            say(f"at {place}")
-            self._fall()
+            emit(f"at {place}")
+            self._trigger()
 
-    def _fall(self) -> None:
+    def _trigger(self) -> None:
         if self._later_s:
-            threading.Thread(target=self._die_later, daemon=True).start()
+            threading.Thread(target=self._kill_later, daemon=True).start()
         else:
             os.kill(os.getpid(), self._signal)
 
-    def _die_later(self) -> None:
-        time.sleep(self._later_s)  # any moment will do: either outcome is right, and both are looked for
+    def _kill_later(self) -> None:
+        time.sleep(self._later_s)  # a kill at any point of the commit is valid
         os.kill(os.getpid(), self._signal)
 
 
-def say(line: str) -> None:
+def emit(line: str) -> None:
     print(line, flush=True)
 
 
-def rows_of(batch: int, rows: int, life: str) -> list[tuple[bytes, bytes]]:
-    """The same rows in every life, but for a mark of the life: as a query with `uuid()` has them."""
-    return [(b"%d-%d" % (batch, row), f"{batch}:{row}:{life}:{'x' * (row % 50)}".encode()) for row in range(rows)]
+def rows_of(batch: int, rows: int, driver: str) -> list[tuple[bytes, bytes]]:
+    """Rows that differ by process only in the process's name, like those of a query with `uuid()`."""
+    return [(b"%d-%d" % (batch, row), f"{batch}:{row}:{driver}:{'x' * (row % 50)}".encode()) for row in range(rows)]
 
 
 def staged(options: SinkOptions, plan: dict[str, Any], batch: int) -> list[StagedBatches]:
-    """Rows and tasks are mixed anew in each life."""
-    chance = random.Random(f"{plan['life']}/{batch}")
-    rows = rows_of(batch, plan["rows"], plan["life"])
+    """Stage the rows of a batch. Each process distributes them differently over tasks."""
+    chance = random.Random(f"{plan['driver']}/{batch}")
+    rows = rows_of(batch, plan["rows"], plan["driver"])
     chance.shuffle(rows)
     tasks = plan["tasks"] + chance.randrange(2)
     parts = []
@@ -87,7 +87,7 @@ def _records(rows: list[tuple[bytes, bytes]], options: SinkOptions) -> Iterator[
         yield from to_records(pa.RecordBatch.from_pydict({"key": keys, "value": values}), options)
 
 
-def live(plan: dict[str, Any]) -> None:
+def run(plan: dict[str, Any]) -> None:
     options = sink_stream_options(
         {
             "kafka.bootstrap.servers": plan["servers"],
@@ -104,23 +104,23 @@ def live(plan: dict[str, Any]) -> None:
         if not commit(staged(options, plan, batch), committers, options, BatchIdentity(plan["writer"], batch)):
             return
     if trap is not None and plan["trap"].get("later_s"):
-        threading.Event().wait(60)  # it dies in a moment
+        threading.Event().wait(60)  # until the trap kills the process
 
 
 def commit(
     parts: list[StagedBatches], committers: BatchCommitters, options: SinkOptions, identity: BatchIdentity
 ) -> bool:
-    """As Spark does it: when `commit` fails, `abort` follows, and the query ends."""
+    """Commit like Spark: if `commit` fails, `abort` follows and the query ends."""
     try:
         is_new = committers.commit(options, identity, parts)
     except Exception as error:
         for part in parts:
             part.delete()
-        say(f"failed {type(error).__name__}: {error}")
+        emit(f"failed {type(error).__name__}: {error}")
         return False
-    say(f"{'published' if is_new else 'skipped'} {identity.batch}")
+    emit(f"{'published' if is_new else 'skipped'} {identity.batch}")
     return True
 
 
 if __name__ == "__main__":
-    live(json.loads(sys.argv[1]))
+    run(json.loads(sys.argv[1]))

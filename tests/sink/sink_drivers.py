@@ -1,4 +1,4 @@
-"""Lives of a sink as processes, and what a reader of its output sees afterwards."""
+"""Driver processes of a sink, and its committed output."""
 
 import json
 import os
@@ -20,27 +20,27 @@ from pyspark_moldau.options.sink_options import COMMIT_TOPIC
 from pyspark_moldau.sink.commit_markers import CommitMarker, CommitMarkers
 
 PROGRAM: Final = Path(__file__).with_name("sink_driver.py")
-LIFE_S_MAX: Final = 80.0
+DRIVER_S_MAX: Final = 80.0
 READ_S_MAX: Final = 60.0
 PARTITIONS: Final = 2
 
 
-_begun: "list[Life]" = []
+_started: "list[DriverProcess]" = []
 
 
-def end_all() -> None:
-    """After a test, however it ended: nobody is left standing still."""
-    while _begun:
-        _begun.pop().kill()
+def kill_drivers() -> None:
+    """Kill all processes of a test, also the stopped ones."""
+    while _started:
+        _started.pop().kill()
 
 
-class DidNotFall(AssertionError):
-    """The fail point was not reached: the case says nothing."""
+class TrapNotReached(AssertionError):
+    """The trap was not reached, so the test is inconclusive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sink:
-    """Where the lives of one writer write."""
+    """The target of one writer and the plan of its driver processes."""
 
     servers: str
     topic: str
@@ -51,7 +51,7 @@ class Sink:
     inline_bytes_max: int = 2000
     sender: str = "raw"
 
-    def life(self, name: str, batches: list[int], trap: Mapping[str, Any] | None = None) -> "Life":
+    def driver(self, name: str, batches: list[int], trap: Mapping[str, Any] | None = None) -> "DriverProcess":
         plan = {
             "servers": self.servers,
             "topic": self.topic,
@@ -61,11 +61,11 @@ class Sink:
             "tasks": self.tasks,
             "inline_bytes_max": self.inline_bytes_max,
             "sender": self.sender,
-            "life": name,
+            "driver": name,
             "batches": batches,
             "trap": trap,
         }
-        return Life(json.dumps(plan))
+        return DriverProcess(json.dumps(plan))
 
     def marker(self) -> CommitMarker | None:
         return CommitMarkers(producer_settings({"kafka.bootstrap.servers": self.servers}), COMMIT_TOPIC).newest(
@@ -77,7 +77,7 @@ class Sink:
 
 
 @dataclass
-class Life:
+class DriverProcess:
     """A process of `sink_driver.py`."""
 
     plan: str
@@ -90,87 +90,87 @@ class Life:
             stderr=subprocess.PIPE,
             text=True,
         )
-        _begun.append(self)
+        _started.append(self)
 
     def kill(self) -> None:
         if self._process.poll() is None:
             self._process.kill()
         self._process.communicate()
 
-    def ends(self) -> list[str]:
-        """All it says until it ends by itself."""
+    def wait(self) -> list[str]:
+        """Return its output after a normal exit."""
         code = self._wait()
         assert code == 0, f"ended with {code}: {self.lines}\n{self.errors}"
         return self.lines
 
-    def is_killed_at(self, place: str) -> list[str]:
-        """All it says until its trap kills it."""
+    def wait_killed_at(self, place: str) -> list[str]:
+        """Return its output after its trap killed it."""
         code = self._wait()
         if code != -signal.SIGKILL or f"at {place}" not in self.lines:
-            raise DidNotFall(f"{place}: code {code}, said {self.lines}\n{self.errors}")
+            raise TrapNotReached(f"{place}: code {code}, output {self.lines}\n{self.errors}")
         return self.lines
 
-    def stands_still_at(self, place: str) -> None:
-        """Until its trap stops it."""
+    def wait_stopped_at(self, place: str) -> None:
+        """Wait until its trap has stopped it."""
         _, status = os.waitpid(self._process.pid, os.WUNTRACED)
         if not os.WIFSTOPPED(status):
             self._process.returncode = os.waitstatus_to_exitcode(status)
-            said = self._process.communicate(timeout=LIFE_S_MAX)
-            raise DidNotFall(f"{place}: ended, said {said}")
+            output = self._process.communicate(timeout=DRIVER_S_MAX)
+            raise TrapNotReached(f"{place}: ended, output {output}")
 
-    def goes_on(self) -> None:
+    def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)
 
     def _wait(self) -> int:
         try:
-            said, self.errors = self._process.communicate(timeout=LIFE_S_MAX)
+            output, self.errors = self._process.communicate(timeout=DRIVER_S_MAX)
         except subprocess.TimeoutExpired:
-            self._process.send_signal(signal.SIGABRT)  # its last words say where it stands
-            said, self.errors = self._process.communicate()
-        self.lines = said.splitlines()
+            self._process.send_signal(signal.SIGABRT)  # faulthandler prints the stack
+            output, self.errors = self._process.communicate()
+        self.lines = output.splitlines()
         return self._process.returncode
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What `read_committed` shows."""
+    """The committed rows of a topic."""
 
-    rows: Counter[tuple[int, int]]  # how often each row of each batch is there
-    lives: dict[int, set[str]]  # which lives the rows of a batch are of
+    rows: Counter[tuple[int, int]]  # occurrences by batch and row
+    drivers: dict[int, set[str]]  # the processes that wrote the rows of each batch
 
     def assert_exactly_once(self, batches: range, rows: int) -> None:
         wanted = Counter({(batch, row): 1 for batch in batches for row in range(rows)})
         missing, extra = wanted - self.rows, self.rows - wanted
         assert not missing, f"{missing.total()} rows are lost"
-        assert not extra, f"{extra.total()} rows are there twice"
-        torn = {batch: lives for batch, lives in self.lives.items() if len(lives) > 1}
-        assert not torn, f"batches of more than one life: {torn}"
+        assert not extra, f"{extra.total()} rows are duplicated"
+        torn = {batch: drivers for batch, drivers in self.drivers.items() if len(drivers) > 1}
+        assert not torn, f"batches of more than one driver: {torn}"
 
 
 def read_output(servers: str, topic: str) -> Output:
-    """Read the topic to its end, in which no transaction may be open."""
+    """Read the topic to its end; no transaction may be open."""
     assert not is_open(servers, topic), "a transaction is open"
     values = _read(servers, topic, _ends(servers, topic, IsolationLevel.READ_COMMITTED))
     rows: Counter[tuple[int, int]] = Counter()
-    lives: dict[int, set[str]] = {}
+    drivers: dict[int, set[str]] = {}
     for value in values:
         found = re.fullmatch(r"(\d+):(\d+):(\w+):x*", value.decode())
-        assert found is not None, f"a strange row: {value!r}"
+        assert found is not None, f"unexpected row: {value!r}"
         rows[int(found[1]), int(found[2])] += 1
-        lives.setdefault(int(found[1]), set()).add(found[3])
-    return Output(rows, lives)
+        drivers.setdefault(int(found[1]), set()).add(found[3])
+    return Output(rows, drivers)
 
 
 def is_open(servers: str, topic: str) -> bool:
-    """Whether a transaction hides the end of the topic."""
-    committed, all_there_is = (
+    """Return whether an open transaction holds back the last stable offset."""
+    committed, uncommitted = (
         _ends(servers, topic, each) for each in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
     )
-    return committed != all_there_is
+    return committed != uncommitted
 
 
 def end_of(servers: str, topic: str) -> int:
-    """How far the partitions of a topic go, all together, open transactions included."""
+    """Return the sum of the end offsets of all partitions, open transactions included."""
     return sum(_ends(servers, topic, IsolationLevel.READ_UNCOMMITTED).values())
 
 
@@ -199,7 +199,7 @@ def _read(servers: str, topic: str, ends: dict[int, int]) -> list[bytes]:
         missing = set(ends)
         while missing:
             message = consumer.poll(READ_S_MAX)
-            assert message is not None, "nothing comes, and the end is not reached"
+            assert message is not None, "no message before the end of the partition"
             error = message.error()
             if error is None:
                 values.append(message.value() or b"")

@@ -1,4 +1,4 @@
-"""What a sink is given, and what readers see of it."""
+"""Staged batches as input of a sink, and its committed output."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -27,7 +27,7 @@ def read(options: SinkOptions, topic: str, partitions: Iterable[int]) -> list[An
     found = []
     while missing:
         message = consumer.poll(READ_S_MAX)
-        assert message is not None, "nothing comes, and the end is not reached"
+        assert message is not None, "no message before the end of the partition"
         error = message.error()
         if error is None:
             found.append(message)

@@ -1,4 +1,4 @@
-"""Rows as record batches: read back by the code that reads everybody's, they are what they were."""
+"""Rows encoded as record batches, read back with the general record parser."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ def batched(columns: dict[str, Any], chosen: SinkOptions) -> list[dict[str, Any]
 
 
 def read(batch: dict[str, Any]) -> list[Record]:
-    """As a consumer reads it. Offsets are those within the batch."""
+    """Return the records of a batch, with offsets from 0."""
     whole = assemble_batch(
         batch["body"],
         base_offset=0,
@@ -66,15 +66,15 @@ def maybe(chance: random.Random, make: Callable[[], Any], ignore_step: float = 0
 
 
 def any_rows(chance: random.Random, count: int) -> dict[str, Any]:
-    def octets(most: int) -> bytes:
+    def random_bytes(most: int) -> bytes:
         return chance.randbytes(chance.choice([0, 1, 63, 64, chance.randrange(most)]))
 
     def headers() -> list[dict[str, Any]]:
-        return [{"key": "h" * chance.randrange(70), "value": maybe(chance, lambda: octets(90))} for _ in range(3)]
+        return [{"key": "h" * chance.randrange(70), "value": maybe(chance, lambda: random_bytes(90))} for _ in range(3)]
 
     return {
-        "key": [maybe(chance, lambda: octets(200)) for _ in range(count)],
-        "value": [maybe(chance, lambda: octets(9_000)) for _ in range(count)],
+        "key": [maybe(chance, lambda: random_bytes(200)) for _ in range(count)],
+        "value": [maybe(chance, lambda: random_bytes(9_000)) for _ in range(count)],
         "headers": pa.array([maybe(chance, headers, 0.6) for _ in range(count)], HEADERS),
         "timestamp": pa.array(
             [maybe(chance, lambda: chance.randrange(2 * NOW_MS) * 1000, 0.1) for _ in range(count)],
@@ -191,8 +191,8 @@ def test_key_hashes_equal_those_of_the_java_clients() -> None:
 
 def test_varints_of_every_size_are_encoded_as_in_the_protocol() -> None:
     edges = [sign * (1 << bits) + more for bits in range(63) for sign in (1, -1) for more in (-1, 0, 1)]
-    octets, taken = varints(np.array(edges, np.int64))
-    found = [bytes(row[:count]) for row, count in zip(octets, taken.tolist(), strict=True)]
+    random_bytes, taken = varints(np.array(edges, np.int64))
+    found = [bytes(row[:count]) for row, count in zip(random_bytes, taken.tolist(), strict=True)]
     assert found == [encode_varint(number) for number in edges]
 
 

@@ -1,4 +1,4 @@
-"""Publishing against a real broker: what arrives, what is refused, and what a failure leaves behind."""
+"""Commits against a real broker: written rows, rejected batches, and the state after a failure."""
 
 import time
 from collections.abc import Iterator
@@ -27,8 +27,8 @@ HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 TIME = pa.timestamp("ms", "UTC")
 
 
-class Heard(list[str]):
-    """The places that were passed."""
+class StepRecorder(list[str]):
+    """Records the steps of a commit."""
 
     def __call__(self, place: str) -> None:
         self.append(place)
@@ -54,7 +54,7 @@ def test_row_is_written_with_all_its_fields(options: SinkOptions, topic: str) ->
 
 @pytest.mark.proves("D2")
 def test_timestamp_is_written_unchanged_or_the_row_is_rejected(options: SinkOptions, topic: str) -> None:
-    """librdkafka takes the time 0 for "now"."""
+    """librdkafka replaces timestamp 0 by the current time."""
     identity, timed = BatchIdentity(f"w-{topic}", 0), replace(options, has_timestamps=True)
     times = [0, 1, -1] if options.is_raw else [1, -1]
 
@@ -64,8 +64,8 @@ def test_timestamp_is_written_unchanged_or_the_row_is_rejected(options: SinkOpti
 
     assert BatchCommitters().commit(timed, identity, [staged(timed, identity, rows(times))])
     assert [message.timestamp()[1] for message in read(options, topic, [0])] == times
-    careless = replace(timed, guarantee=Guarantee.AT_LEAST_ONCE)
-    for chosen in (careless,) if options.is_raw else (careless, timed):
+    at_least_once = replace(timed, guarantee=Guarantee.AT_LEAST_ONCE)
+    for chosen in (at_least_once,) if options.is_raw else (at_least_once, timed):
         with pytest.raises(RowRejected, match="1970-01-01 00:00:00 UTC, in whose place librdkafka writes"):
             staged(chosen, identity, rows([5, 0]))
 
@@ -83,36 +83,36 @@ def test_rows_of_a_partition_keep_the_order_of_their_tasks(options: SinkOptions,
 
 @pytest.mark.proves("D2")
 def test_producer_is_reused_and_remembers_its_marker(options: SinkOptions, topic: str) -> None:
-    heard = Heard()
-    committers = BatchCommitters(heard)
+    steps = StepRecorder()
+    committers = BatchCommitters(steps)
     outcomes = [
         committers.commit(options, identity, [staged(options, identity, {"value": [f"{identity.batch}"]})])
         for identity in (BatchIdentity(f"w-{topic}", batch) for batch in (0, 1, 1, 2))
     ]
     assert outcomes == [True, True, False, True]
-    assert heard.count("initialised") == 1
+    assert steps.count("initialised") == 1
     assert values(options) == [b"0", b"1", b"2"]
 
 
 @pytest.mark.proves("D2")
 def test_producer_is_replaced_when_its_timeout_is_too_short_for_a_batch(options: SinkOptions, topic: str) -> None:
-    heard = Heard()
-    committers = BatchCommitters(heard)
+    steps = StepRecorder()
+    committers = BatchCommitters(steps)
     for batch, size_bytes in enumerate((100, 4_000_000_000, 200)):
         identity = BatchIdentity(f"w-{topic}", batch)
         part = staged(options, identity, {"value": [f"{batch}"]})
         committers.commit(options, identity, [replace(part, size_bytes=size_bytes)])
-    assert heard.count("initialised") == 2
+    assert steps.count("initialised") == 2
     assert values(options) == [b"0", b"1", b"2"]
 
 
 def test_batch_without_rows_begins_no_transaction(options: SinkOptions, topic: str) -> None:
-    heard = Heard()
+    steps = StepRecorder()
     identity = BatchIdentity(f"w-{topic}", 0)
-    assert not BatchCommitters(heard).commit(
+    assert not BatchCommitters(steps).commit(
         options, identity, [staged(options, identity, {"value": pa.array([], "utf8")})]
     )
-    assert heard == []
+    assert steps == []
 
 
 @pytest.mark.proves("D2")
@@ -131,7 +131,7 @@ def test_second_driver_fences_the_first(options: SinkOptions, topic: str) -> Non
 
 @pytest.mark.proves("D2")
 def test_processes_of_one_run_take_turns(options: SinkOptions, topic: str) -> None:
-    """Several queries of a session have several processes that commit, and each query now this one and now that one."""
+    """The queries of a session share a pool of committing processes; each batch may use another one."""
     first, second = BatchCommitters(), BatchCommitters()
     for batch, committers in enumerate((first, second, first, first, second, first)):
         identity = BatchIdentity(f"w-{topic}", batch, run="a")
@@ -156,34 +156,37 @@ def test_second_run_fences_the_first(
 
 
 @pytest.fixture
-def forgetful() -> Iterator[Broker]:
-    """A broker that forgets within a second what clusters forget within a week."""
+def expiring_broker() -> Iterator[Broker]:
+    """A broker whose transactional ids expire within a second."""
     cleanup = {"transaction.remove.expired.transaction.cleanup.interval.ms": "100"}
     with Broker(settings={"transactional.id.expiration.ms": "500", **cleanup}) as broker:
         yield broker
 
 
-def until_forgotten(broker: Broker) -> None:
-    """It goes by its own clock: it is asked until it knows of no transactional id."""
+def wait_until_expired(broker: Broker) -> None:
+    """Wait until the broker has no transactional id any more."""
     deadline_s = time.monotonic() + READ_S_MAX
     with broker.client() as client:
         while client.run(Transactions(client.asynchronous).all()):
-            assert time.monotonic() < deadline_s, "it is not forgotten"
+            assert time.monotonic() < deadline_s, "the transactional id has not expired"
 
 
 @pytest.mark.proves("D2")
 @pytest.mark.parametrize("sender", ["raw", "librdkafka"])
 def test_idle_query_continues_after_its_transactional_id_expired(
-    forgetful: Broker, sender: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    expiring_broker: Broker, sender: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = {"kafka.bootstrap.servers": forgetful.bootstrap_servers, "topic": forgetful.create_topic("out", PARTITIONS)}
+    place = {
+        "kafka.bootstrap.servers": expiring_broker.bootstrap_servers,
+        "topic": expiring_broker.create_topic("out", PARTITIONS),
+    }
     options = sink_stream_options({**place, "stagingLocation": str(tmp_path), "sender": sender})
     monkeypatch.setattr(transaction_commit, "_IDLE_S_MAX", 0.4)
     committers = BatchCommitters()
     for batch in range(2):
         identity = BatchIdentity("w", batch, run="a")
         assert committers.commit(options, identity, [staged(options, identity, {"value": [f"{batch}"]})])
-        until_forgotten(forgetful)
+        wait_until_expired(expiring_broker)
     assert values(options) == [b"0", b"1"]
 
 
@@ -197,26 +200,26 @@ def test_second_run_reinitialises_a_process_of_the_first(options: SinkOptions, t
 
 
 def test_producer_is_reused_after_batches_without_rows(options: SinkOptions, topic: str) -> None:
-    heard = Heard()
-    committers = BatchCommitters(heard)
+    steps = StepRecorder()
+    committers = BatchCommitters(steps)
     for batch, rows in enumerate((["0"], [], [], ["3"])):
         identity = BatchIdentity(f"w-{topic}", batch, run="a")
         committers.commit(options, identity, [staged(options, identity, {"value": pa.array(rows, "utf8")})])
-    assert heard.count("initialised") == 1
+    assert steps.count("initialised") == 1
     assert values(options) == [b"0", b"3"]
 
 
-def wait_for_end(options: SinkOptions, begins_at: int) -> None:
-    """Until records have come to the topic, which had so many before, and the cluster has ended their transaction."""
+def wait_for_end(options: SinkOptions, old_end: int) -> None:
+    """Wait until the topic has grown beyond `old_end` and the broker has aborted the transaction."""
     servers, topic = options.kafka.bootstrap_servers, str(options.topic)
     deadline = time.monotonic() + READ_S_MAX
-    while end_of(servers, topic) <= begins_at or is_open(servers, topic):
-        assert time.monotonic() < deadline, "the transaction stays open"
+    while end_of(servers, topic) <= old_end or is_open(servers, topic):
+        assert time.monotonic() < deadline, "the transaction is still open"
 
 
 @pytest.fixture
-def hurried(options: SinkOptions) -> SinkOptions:
-    """The same with two seconds for a transaction."""
+def short_timeout(options: SinkOptions) -> SinkOptions:
+    """The same options with a transaction timeout of two seconds."""
     given = {"kafka.bootstrap.servers": options.kafka.bootstrap_servers, "stagingLocation": str(options.staging)}
     sender = "raw" if options.is_raw else "librdkafka"
     return sink_stream_options(
@@ -227,42 +230,42 @@ def hurried(options: SinkOptions) -> SinkOptions:
 @pytest.mark.proves("D2")
 @pytest.mark.parametrize("place", ["publishing", "flushed"])
 def test_transaction_timeout_is_reported_with_its_setting(
-    hurried: SinkOptions, options: SinkOptions, topic: str, place: str
+    short_timeout: SinkOptions, options: SinkOptions, topic: str, place: str
 ) -> None:
     waits_at: dict[str, int] = {}
-    committers = BatchCommitters(lambda at: wait_for_end(hurried, waits_at.pop(at)) if at in waits_at else None)
+    committers = BatchCommitters(lambda at: wait_for_end(short_timeout, waits_at.pop(at)) if at in waits_at else None)
     identity = BatchIdentity(f"w-{topic}", 0)
-    committers.commit(hurried, identity, [staged(hurried, identity, {"value": ["0"]})])
+    committers.commit(short_timeout, identity, [staged(short_timeout, identity, {"value": ["0"]})])
     identity = BatchIdentity(f"w-{topic}", 1)
     columns = {"value": ["1"], "partition": pa.array([0], pa.int32())}
-    parts = [staged(hurried, identity, columns, task) for task in (0, 1)]
-    waits_at[place] = end_of(hurried.kafka.bootstrap_servers, topic)
+    parts = [staged(short_timeout, identity, columns, task) for task in (0, 1)]
+    waits_at[place] = end_of(short_timeout.kafka.bootstrap_servers, topic)
     with pytest.raises(TransactionTimedOut, match=r"ran out of time: .* kafka\.transaction\.timeout\.ms is 2000"):
-        committers.commit(hurried, identity, parts)
+        committers.commit(short_timeout, identity, parts)
     assert values(options) == [b"0"]
     assert BatchCommitters().commit(options, identity, [staged(options, identity, {"value": ["1"]})])
     assert values(options) == [b"0", b"1"]
 
 
 @pytest.mark.proves("D2")
-@pytest.mark.parametrize("options", ["raw"], indirect=True)  # librdkafka tells it with the abort
-def test_records_after_the_transaction_timeout_are_fenced(hurried: SinkOptions, topic: str) -> None:
+@pytest.mark.parametrize("options", ["raw"], indirect=True)  # librdkafka reports it at the abort
+def test_records_after_the_transaction_timeout_are_fenced(short_timeout: SinkOptions, topic: str) -> None:
     early, late = (
         staged(
-            hurried,
+            short_timeout,
             BatchIdentity(f"w-{topic}", 0),
             {"value": [f"{task}"], "partition": pa.array([0], pa.int32())},
             task,
         )
         for task in (0, 1)
     )
-    sender = create_sender(hurried, f"late-{topic}", 2000)
+    sender = create_sender(short_timeout, f"late-{topic}", 2000)
     try:
         sender.initialise()
         sender.begin()
         sender.produce(early.batches(), lambda: None)
         sender.flush(READ_S_MAX)
-        wait_for_end(hurried, 0)
+        wait_for_end(short_timeout, 0)
         sender.produce(late.batches(), lambda: None)
         with pytest.raises(ProducerFenced, match=f"A record for {topic}-0 was not delivered"):
             sender.flush(READ_S_MAX)
@@ -276,7 +279,7 @@ def test_undeliverable_batch_leaves_no_rows_and_can_be_retried(options: SinkOpti
     identity = BatchIdentity(f"w-{topic}", 0)
     columns = {"value": ["good", "bad"], "partition": pa.array([0, 7], pa.int32())}
     with pytest.raises(DeliveryFailed, match=f"{topic}-7 was not delivered: the topic has no such partition"):
-        committers.commit(options, identity, [staged(options, identity, columns)])  # or its task fails already
+        committers.commit(options, identity, [staged(options, identity, columns)])  # may fail in staging already
     assert not is_open(options.kafka.bootstrap_servers, topic)
     assert values(options) == []
     assert committers.commit(options, identity, [staged(options, identity, {"value": ["good"]})])
@@ -373,7 +376,7 @@ def test_write_without_replays_leaves_no_marker(broker: Broker, topic: str, tmp_
     identity = BatchIdentity("once", 0, is_durable=False)
     assert BatchCommitters().commit(options, identity, [staged(options, identity, {"value": ["1"]})])
     assert values(options) == [b"1"]
-    assert not list(tmp_path.iterdir()), "nor a folder"
+    assert not list(tmp_path.iterdir()), "a staging directory was created"
     with broker.client() as client:
         assert f"{topic}-commits" not in {each.name for each in client.describe_topics()}
 

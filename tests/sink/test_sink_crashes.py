@@ -1,4 +1,4 @@
-"""The commit protocol under crashes: a process is killed or stopped at every place that matters, others follow it.
+"""The commit protocol under crashes: a driver is killed or stopped at each fail point, and others take over.
 
 A few cases run with all tests; `make soak-sink` runs the whole matrix, RUNS times.
 """
@@ -24,7 +24,7 @@ SMALL: Final[dict[str, int]] = {"rows": 3, "tasks": 1, "inline_bytes_max": 1 << 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Where the first life ends, in which batch, how it goes on, how many rows there are, and who sends them."""
+    """The fail point of the first driver, its batch, what follows, the amount of rows, and the sender."""
 
     place: str
     batch: int
@@ -38,7 +38,7 @@ class Case:
         return named if self.sender == "raw" else f"{named}-{self.sender}"
 
 
-# Only the first batch of a life has these places: afterwards the producer is kept.
+# Only the first batch of a process has these fail points: its producer is reused.
 OPENING: Final = ("started", "initialised", "marker read")
 ENDINGS: Final = ("restart", "twice", "orphan")
 SENDERS: Final = ("raw", "librdkafka")
@@ -67,41 +67,41 @@ def trap(case: Case, how: str) -> dict[str, Any]:
 
 
 def crash(case: Case, sink: Sink) -> str:
-    """Play the case; the name of the life that must have published the batch."""
-    first = sink.life("first", list(range(case.batch + 1)), trap(case, "stop" if case.ending == "orphan" else "kill"))
+    """Run the case. Returns the name of the driver that must have committed the batch."""
+    first = sink.driver("first", list(range(case.batch + 1)), trap(case, "stop" if case.ending == "orphan" else "kill"))
     last = [case.batch, case.batch + 1]
     if case.ending == "orphan":
-        first.stands_still_at(case.place)
-        said = sink.life("last", last).ends()
-        assert_replayed(case, said)
-        first.goes_on()
-        assert_shut_out(case, first.ends())
+        first.wait_stopped_at(case.place)
+        lines = sink.driver("last", last).wait()
+        assert_replayed(case, lines)
+        first.resume()
+        assert_fenced(case, first.wait())
     else:
-        first.is_killed_at(case.place)
+        first.wait_killed_at(case.place)
         if case.ending == "twice":
             again = {"place": "marker read", "batch": case.batch, "how": "kill"}
-            sink.life("second", last, again).is_killed_at("marker read")
-        assert_replayed(case, sink.life("last", last).ends())
+            sink.driver("second", last, again).wait_killed_at("marker read")
+        assert_replayed(case, sink.driver("last", last).wait())
     return "first" if case.place in PUBLISHED_AT else "last"
 
 
-def assert_replayed(case: Case, said: list[str]) -> None:
+def assert_replayed(case: Case, lines: list[str]) -> None:
     word = "skipped" if case.place in PUBLISHED_AT else "published"
-    assert said == [f"{word} {case.batch}", f"published {case.batch + 1}"]
+    assert lines == [f"{word} {case.batch}", f"published {case.batch + 1}"]
 
 
-def assert_shut_out(case: Case, said: list[str]) -> None:
-    """A life that was thought dead and goes on: what it had committed stays, more it cannot do."""
+def assert_fenced(case: Case, lines: list[str]) -> None:
+    """A resumed driver keeps what it has committed, and is fenced otherwise."""
     if case.place in PUBLISHED_AT:
-        assert said[-1] == f"published {case.batch}"
+        assert lines[-1] == f"published {case.batch}"
     else:
-        assert said[-1].startswith(("failed WriterFenced", "failed StaleCheckpoint", "failed StagingFailed")), said
+        assert lines[-1].startswith(("failed WriterFenced", "failed StaleCheckpoint", "failed StagingFailed")), lines
 
 
 def assert_once(case: Case, sink: Sink, committer: str) -> None:
     output = read_output(sink.servers, sink.topic)
     output.assert_exactly_once(range(case.batch + 2), sink.rows)
-    assert output.lives[case.batch] == {committer}
+    assert output.drivers[case.batch] == {committer}
     marker = sink.marker()
     assert marker is not None
     assert (marker.batch, marker.rows) == (case.batch + 1, sink.rows)
@@ -123,21 +123,21 @@ def test_driver_killed_during_a_commit_has_committed_all_or_nothing(
     later_s: float, sender: str, make_sink: Callable[..., Sink]
 ) -> None:
     sink = make_sink(**LARGE, sender=sender)
-    fall = {"place": "flushed", "batch": 1, "how": "kill", "later_s": later_s}
-    sink.life("first", [0, 1], fall).is_killed_at("flushed")
-    said = sink.life("last", [1, 2]).ends()
+    trap_later = {"place": "flushed", "batch": 1, "how": "kill", "later_s": later_s}
+    sink.driver("first", [0, 1], trap_later).wait_killed_at("flushed")
+    lines = sink.driver("last", [1, 2]).wait()
     output = read_output(sink.servers, sink.topic)
     output.assert_exactly_once(range(3), sink.rows)
-    assert output.lives[1] == ({"first"} if said[0] == "skipped 1" else {"last"})
+    assert output.drivers[1] == ({"first"} if lines[0] == "skipped 1" else {"last"})
 
 
 @pytest.mark.proves("D2")
 def test_checkpoint_older_than_the_sink_is_rejected(make_sink: Callable[..., Sink]) -> None:
     sink = make_sink(**SMALL)
-    assert sink.life("first", [0, 1, 2]).ends() == ["published 0", "published 1", "published 2"]
-    (said,) = sink.life("last", [1]).ends()
-    assert said.startswith("failed StaleCheckpoint")
-    assert "older than what the sink has committed" in said
+    assert sink.driver("first", [0, 1, 2]).wait() == ["published 0", "published 1", "published 2"]
+    (lines,) = sink.driver("last", [1]).wait()
+    assert lines.startswith("failed StaleCheckpoint")
+    assert "older than what the sink has committed" in lines
     read_output(sink.servers, sink.topic).assert_exactly_once(range(3), sink.rows)
 
 
@@ -147,13 +147,13 @@ def test_broker_killed_during_a_commit_causes_no_loss_or_duplicate(place: str, s
     with Broker(settings={"auto.create.topics.enable": "false", "moldau.metrics.listener": ""}) as broker:
         topic = broker.create_topic("out", PARTITIONS)
         sink = Sink(servers=broker.bootstrap_servers, topic=topic, writer="query", staging=tmp_path, sender=sender)
-        first = sink.life("first", [0, 1], {"place": place, "batch": 1, "how": "stop"})
-        first.stands_still_at(place)
+        first = sink.driver("first", [0, 1], {"place": place, "batch": 1, "how": "stop"})
+        first.wait_stopped_at(place)
         broker.kill()
-        first.goes_on()
+        first.resume()
         broker.start()
-        said = first.ends()
-        assert said[0] == "published 0"
-        again = sink.life("last", [1, 2]).ends()
-        assert again == ["skipped 1" if "published 1" in said else "published 1", "published 2"]
+        lines = first.wait()
+        assert lines[0] == "published 0"
+        again = sink.driver("last", [1, 2]).wait()
+        assert again == ["skipped 1" if "published 1" in lines else "published 1", "published 2"]
         read_output(sink.servers, topic).assert_exactly_once(range(3), sink.rows)

@@ -1,4 +1,4 @@
-"""Markers: how far each writer has come, while others stand in the way."""
+"""Commit markers: the last committed batch of each writer, beside transactions of other writers."""
 
 import pytest
 from confluent_kafka import Producer
@@ -19,7 +19,7 @@ class Writer:
         self.producer.init_transactions(WAIT_S)
 
     def send(self, batch: int) -> None:
-        """Begin a transaction and bring its marker to the broker, and no further."""
+        """Begin a transaction and flush its marker, without a commit."""
         self.producer.begin_transaction()
         self.producer.produce(self._topic, CommitMarker(batch, 1, None).to_bytes(), self._name)
         assert self.producer.flush(WAIT_S) == 0
@@ -33,7 +33,7 @@ class Writer:
 def markers(broker: Broker, topic: str) -> CommitMarkers:
     made = CommitMarkers(producer_settings({"kafka.bootstrap.servers": broker.bootstrap_servers}), f"{topic}-commits")
     made.prepare()
-    made.prepare()  # it may be there already
+    made.prepare()  # the topic may exist already
     return made
 
 
@@ -73,8 +73,8 @@ def test_marker_behind_an_open_transaction_is_not_missed(broker: Broker, markers
     other.send(7)
     one.mark(1)
     settings = producer_settings({"kafka.bootstrap.servers": broker.bootstrap_servers})
-    impatient = CommitMarkers(settings, markers.topic, read_s_max=1.0)
+    short_wait = CommitMarkers(settings, markers.topic, read_s_max=1.0)
     with pytest.raises(MarkersUnreadable, match="is a transaction open"):
-        impatient.newest("one")
+        short_wait.newest("one")
     other.producer.commit_transaction(WAIT_S)
     assert markers.newest("one") == CommitMarker(1, 1, None)

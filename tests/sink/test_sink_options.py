@@ -1,4 +1,4 @@
-"""The options of the sink, and the columns of what it is given."""
+"""The options of the sink, and the columns of its input."""
 
 import logging
 import tempfile
@@ -37,13 +37,13 @@ def test_writer_names_of_different_targets_are_distinct() -> None:
 
     assert writer("nightly") == "nightly"  # the rows name their topics
     assert writer("nightly", topic="orders") == "nightly@orders"
-    apart = [
+    distinct = [
         *(writer("a", topic=topic) for topic in ("b", "c")),
         *(writer(application) for application in ("a", "a@", "a@b", "a@b@", "a@b@c")),
         *(writer(application, topic="b") for application in ("a@", "a@b")),
         writer("a@b", topic="c"),
     ]
-    assert len(set(apart)) == len(apart)
+    assert len(set(distinct)) == len(distinct)
 
 
 def test_rows_are_staged_beside_the_checkpoint_or_at_staging_location(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_unknown_sink_option_is_logged_with_the_nearest_name(caplog: pytest.LogC
         sink_batch_options({**TOPIC, "deliveryGarantee": "exactly-once"})
     assert "'deliverygarantee' is unknown and ignored. Is 'deliveryGuarantee' meant?" in caplog.text
     caplog.clear()
-    own = {"checkpointLocation": "/tmp/c", "path": "x", "queryname": "q"}  # Spark hands these over, with every batch
+    own = {"checkpointLocation": "/tmp/c", "path": "x", "queryname": "q"}  # passed by Spark with every batch
     sink_stream_options({**TOPIC, "includeTimestamp": "true", **own})
     assert caplog.text == ""
 

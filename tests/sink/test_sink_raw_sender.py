@@ -1,4 +1,4 @@
-"""Batches sent by our own client in one transaction, to a broker that is slow or in the middle of things."""
+"""The raw sender: batches of one transaction to a broker that is slow or has no leader yet."""
 
 import asyncio
 import time
@@ -28,8 +28,8 @@ from pyspark_moldau.sink.sender import DeliveryFailed
 KEY = b"writer"
 
 
-class Strange(AsyncClient):
-    """A client whose first look at a topic fails, and whose batches for some partitions are never sent."""
+class FaultyClient(AsyncClient):
+    """A client whose first topic lookup fails, and whose batches for some partitions are never sent."""
 
     def __init__(self, options: SinkOptions) -> None:
         super().__init__(SocketNetwork(), SystemClock(), system_random(), options.kafka.bootstrap_servers)
@@ -58,14 +58,14 @@ def options(broker: Broker, topic: str, tmp_path: Path) -> SinkOptions:
 
 
 @pytest.fixture
-def client(options: SinkOptions, monkeypatch: pytest.MonkeyPatch) -> Strange:
-    made = Strange(options)
+def client(options: SinkOptions, monkeypatch: pytest.MonkeyPatch) -> FaultyClient:
+    made = FaultyClient(options)
     monkeypatch.setattr(raw_sender, "sink_client", lambda _: made)
     return made
 
 
 @pytest.fixture
-def sender(client: Strange, options: SinkOptions, topic: str) -> Iterator[RawSender]:
+def sender(client: FaultyClient, options: SinkOptions, topic: str) -> Iterator[RawSender]:
     assert client is not None
     made = RawSender(options, f"id-{topic}", 60_000)
     yield made
@@ -79,18 +79,18 @@ def key_of(partition: int) -> bytes:
 
 
 def values(options: SinkOptions) -> list[bytes]:
-    """Of committed records, sorted, once no transaction is open any more."""
+    """Return the committed values, sorted, once no transaction is open."""
     servers, topic = options.kafka.bootstrap_servers, str(options.topic)
     deadline = time.monotonic() + READ_S_MAX
     while is_open(servers, topic):
-        assert time.monotonic() < deadline, "the transaction stays open"
+        assert time.monotonic() < deadline, "the transaction is still open"
     settings = {"group.id": "r", "isolation.level": "read_committed", "enable.partition.eof": True}
     consumer = Consumer({"bootstrap.servers": servers, **settings})
     missing, found = set(range(PARTITIONS)), []
     consumer.assign([TopicPartition(topic, number, 0) for number in missing])
     while missing:
         message = consumer.poll(READ_S_MAX)
-        assert message is not None, "nothing comes, and the end is not reached"
+        assert message is not None, "no message before the end of the partition"
         if message.error() is None:
             found.append(message.value() or b"")
         else:
@@ -109,7 +109,7 @@ FAILURES = [
 @pytest.mark.proves("D2")
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda each: type(each).__name__)
 def test_topic_lookup_of_a_task_is_retried(
-    client: Strange, options: SinkOptions, topic: str, failure: Exception
+    client: FaultyClient, options: SinkOptions, topic: str, failure: Exception
 ) -> None:
     client.failures = [failure]
     counts = PartitionCounts(options)
@@ -122,7 +122,7 @@ def test_topic_lookup_of_a_task_is_retried(
 @pytest.mark.proves("D2")
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda each: type(each).__name__)
 def test_topic_lookup_of_a_marker_is_retried(
-    client: Strange, sender: RawSender, options: SinkOptions, topic: str, failure: Exception
+    client: FaultyClient, sender: RawSender, options: SinkOptions, topic: str, failure: Exception
 ) -> None:
     sender.initialise()
     sender.begin()
@@ -143,7 +143,7 @@ def test_marker_for_a_missing_topic_is_not_delivered(sender: RawSender, topic: s
 
 @pytest.mark.proves("D2")
 def test_marker_waits_for_earlier_batches_of_its_partition(sender: RawSender, options: SinkOptions, topic: str) -> None:
-    """As it does when markers go to the topic of the rows."""
+    """The commit topic may be the topic of the rows."""
     sender.initialise()
     sender.begin()
     for number in range(5):
@@ -153,7 +153,7 @@ def test_marker_waits_for_earlier_batches_of_its_partition(sender: RawSender, op
     assert values(options) == [b"%d" % number for number in range(5)]
 
 
-def test_flush_timeout_is_reported_with_the_whole_wait(client: Strange, sender: RawSender, topic: str) -> None:
+def test_flush_timeout_is_reported_with_the_whole_wait(client: FaultyClient, sender: RawSender, topic: str) -> None:
     sender.initialise()
     sender.begin()
     client.stuck = {1}
@@ -167,7 +167,7 @@ def test_flush_timeout_is_reported_with_the_whole_wait(client: Strange, sender: 
 @pytest.mark.proves("D2")
 @pytest.mark.parametrize("level", [1, 2])
 def test_aborted_batches_that_arrive_late_have_an_old_epoch(
-    client: Strange, sender: RawSender, options: SinkOptions, topic: str, level: int
+    client: FaultyClient, sender: RawSender, options: SinkOptions, topic: str, level: int
 ) -> None:
     client.level = level
     sender.initialise()

@@ -1,4 +1,4 @@
-"""Rows on their way out: as records, to the dead letters, through the staging folder."""
+"""Conversion of rows to records and dead letters, and their staging."""
 
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,7 @@ def test_invalid_row_becomes_a_dead_letter_with_the_reason(columns: dict[str, An
 
 
 def dead_letter(columns: dict[str, Any], **given: str) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The one row on its way to the dead letters, and its headers by name."""
+    """Return the only row, which must be a dead letter, and its headers by name."""
     (row,) = records(columns, options(deadLetterTopic="dead", **given))
     assert row["topic"] == "dead"
     return row, {each["key"]: each["value"] for each in row["headers"]}
@@ -104,7 +104,7 @@ def test_row_with_an_invalid_timestamp_becomes_a_dead_letter() -> None:
     _, headers = dead_letter(columns, **given, **{"kafka.security.protocol": "SSL"})
     assert headers["moldau.reason"].startswith(b"column 'timestamp' is 1970-01-01 00:00:00 UTC")
     (row,) = records(columns, options(**given))
-    assert (row["topic"], row["timestamp_ms"]) == ("out", 0), "our own client writes any time"
+    assert (row["topic"], row["timestamp_ms"]) == ("out", 0), "the raw sender writes any timestamp"
 
 
 @pytest.mark.proves("D2")
@@ -134,7 +134,7 @@ def test_truncated_dead_letter_states_the_original_sizes() -> None:
 @pytest.mark.proves("D2")
 @pytest.mark.parametrize("spare_bytes", [5_000, 500, 300, 129])
 def test_dead_letter_stays_within_the_record_size_limit(spare_bytes: int) -> None:
-    """The reason takes its place too, and so does a name that goes on and on."""
+    """The reason counts too, and so does a very long topic name."""
     for name, row_bytes_max in (("no topic!", 20_000), ("no topic!" * 50_000, 40_000)):
         content = {"key": ["k" * 10_000], "value": ["v" * (row_bytes_max - 10_000 - spare_bytes)]}
         row, headers = dead_letter({"topic": [name], **content}, **{"kafka.max.request.size": str(row_bytes_max)})

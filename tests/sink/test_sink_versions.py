@@ -26,7 +26,7 @@ def test_application_version_is_written_once_to_each_topic(broker: Broker, topic
         for each in (topic, other)
     ]
     committers = BatchCommitters()
-    parts = [staged(each, identity_of(each), {"value": [f"to {each.topic}"]}) for each in chosen]  # both at once
+    parts = [staged(each, identity_of(each), {"value": [f"to {each.topic}"]}) for each in chosen]
     for repetition in range(2):
         for options, part in zip(chosen, parts, strict=True):
             assert committers.commit(options, identity_of(options), [part]) == (repetition == 0)
@@ -34,7 +34,7 @@ def test_application_version_is_written_once_to_each_topic(broker: Broker, topic
 
 
 def version(topic: str, number: int, driver: str = "a") -> BatchIdentity:
-    """Of a batch write with `txnAppId` and `txnVersion`."""
+    """Return the identity of a batch write with `txnAppId` and `txnVersion`."""
     return BatchIdentity(f"w-{topic}", number, run=driver, is_user_versioned=True)
 
 
@@ -42,8 +42,8 @@ def write(committers: BatchCommitters, options: SinkOptions, identity: BatchIden
     return committers.commit(options, identity, [staged(options, identity, {"value": [value or f"{identity.batch}"]})])
 
 
-def another_is_written(options: SinkOptions, identity: BatchIdentity) -> Callable[[str], None]:
-    """For publishers that tell where they are: once, while one version is on its way."""
+def write_of_another(options: SinkOptions, identity: BatchIdentity) -> Callable[[str], None]:
+    """Return a step hook that commits another version once, while one is being published."""
     second, is_due = BatchCommitters(), [True]
 
     def on_step(place: str) -> None:
@@ -56,7 +56,7 @@ def another_is_written(options: SinkOptions, identity: BatchIdentity) -> Callabl
 
 @pytest.mark.proves("D2")
 def test_processes_of_one_driver_take_turns_with_versions(options: SinkOptions, topic: str) -> None:
-    """Versions need not follow on each other, and one that comes again is no sign of another driver."""
+    """Versions may have gaps, and a repeated version does not mean another driver."""
     first, second = BatchCommitters(), BatchCommitters()
     turns = ((first, 0), (second, 0), (first, 1), (second, 2), (first, 40), (second, 41), (second, 42), (first, 43))
     written = [write(committers, options, version(topic, number)) for committers, number in turns]
@@ -75,14 +75,14 @@ def test_driver_is_fenced_when_another_takes_over_its_application(
     with pytest.raises(WriterFenced, match="has taken over"):
         write(first, options, version(topic, number, driver="a"), "stray")
     assert values(options) == [b"0", b"1"]
-    assert write(second, options, version(topic, 2, driver="b")), "it goes on"
+    assert write(second, options, version(topic, 2, driver="b")), "the new owner is not fenced"
     assert values(options) == [b"0", b"1", b"2"]
 
 
 @pytest.mark.proves("D2")
 def test_driver_is_fenced_when_another_takes_over_during_its_write(options: SinkOptions, topic: str) -> None:
-    """Whoever has just begun knows that nobody has the hold by an old right."""
-    on_step = another_is_written(options, version(topic, 0, driver="b"))
+    """A driver that has just initialised its producer id cannot mistake the fencing for an expired id."""
+    on_step = write_of_another(options, version(topic, 0, driver="b"))
     with pytest.raises(WriterFenced, match="has taken over"):
         write(BatchCommitters(on_step), options, version(topic, 0, driver="a"), "stray")
     assert values(options) == [b"0"]
@@ -90,8 +90,8 @@ def test_driver_is_fenced_when_another_takes_over_during_its_write(options: Sink
 
 @pytest.mark.proves("D2")
 def test_threads_sharing_an_application_get_an_error_with_advice(options: SinkOptions, topic: str) -> None:
-    """It is no other run that has taken over: both are of one driver, each with a process of its own that commits."""
-    on_step = another_is_written(options, version(topic, 1, driver="a"))
+    """Both threads belong to one driver, each with its own committing process."""
+    on_step = write_of_another(options, version(topic, 1, driver="a"))
     advice = "let writes with one txnAppId to one topic follow on each other, or give each a txnAppId of its own"
     with pytest.raises(WriterFenced, match=f"has taken over.*{advice}"):
         write(BatchCommitters(on_step), options, version(topic, 0, driver="a"), "stray")
