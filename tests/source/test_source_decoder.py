@@ -1,4 +1,4 @@
-"""Bytes of a Fetch into Arrow columns, compared with the plain parser of records."""
+"""Fetched bytes decoded to Arrow columns, compared with the sequential record parser."""
 
 import contextlib
 import random
@@ -54,7 +54,7 @@ def offsets(content: bytes, place: DecodeRange = ALL, aborted: Iterable[AbortedT
 
 
 def parsed(content: bytes) -> list[tuple[Any, ...]]:
-    """What the plain parser makes of it."""
+    """Return the rows of the sequential parser."""
     found = []
     for header, raw in iterate_batches(content):
         for record in iterate_records(raw):
@@ -139,7 +139,7 @@ def test_only_offsets_in_the_range_are_returned() -> None:
 @pytest.mark.proves("D1")
 def test_compaction_gaps_are_preserved() -> None:
     content = bytearray(numbered(2, 5))
-    struct.pack_into(">i", content, 23, 9)  # the last offset delta of records that are gone
+    struct.pack_into(">i", content, 23, 9)  # the last offset delta, of a record removed by compaction
     write_checksum(content, 0, len(content))
     iterator = BatchIterator(bytes(content), 5, 1 << 40)
     assert len(list(iterator)) == 1
@@ -243,7 +243,7 @@ def test_flipped_bits_are_found_by_the_checksum(codec: Compression) -> None:
 
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.LZ4])
 def test_corrupt_records_with_a_valid_checksum_never_give_other_rows(codec: Compression) -> None:
-    """The checksum is made good again, as somebody hostile would."""
+    """The checksum is recomputed, like an attacker would."""
     chance = random.Random(5)
     headers = (("h", b"1"), ("i", None))
     body = batch([(1_000 + index, b"key", b"value" * (index % 40), headers) for index in range(60)])[HEADER_BYTES:]
@@ -311,10 +311,10 @@ def test_false_record_count_in_a_header_allocates_no_memory() -> None:
 
 @pytest.mark.parametrize("behind", [False, True])
 def test_record_that_extends_into_the_next_batch_is_rejected(behind: bool) -> None:
-    """Batches lie side by side in an answer: each is read within its own bounds."""
+    """A response holds several batches; each is read within its own bounds."""
     good = numbered(3)
     body = bytearray(good[HEADER_BYTES:])
-    last = body.rindex(body[0])  # all records have one length
+    last = body.rindex(body[0])  # all records have the same length
     body[last] += 2 * (HEADER_BYTES if behind else 1)
     with pytest.raises(CorruptMessage):
         list(decode(wrapped(bytes(body), 3, Compression.NONE) + good, ALL))

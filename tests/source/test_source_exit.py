@@ -1,4 +1,4 @@
-"""The process of a stream's reader, seen by what is on the other side of its connection: here the test, not Spark."""
+"""The exit of a stream reader's process; the test plays Spark's side of its connection."""
 
 import os
 import socket
@@ -18,16 +18,16 @@ from pyspark_moldau.source.worker_exit import ignore_broken_pipe, ignore_broken_
 RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
 SECRET = "secret"
 ENDED_S_MAX = 60
-GIVE_UP = struct.pack("ii", 1, 0)  # closed, a connection is reset
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 def begin(stream: Any, folder: Path) -> None:
-    """What Spark says before it asks anything, up to the answer that the reader is there."""
+    """Send Spark's initialisation messages, up to the reader's confirmation."""
     length = read_int(stream)
     assert stream.read(length) == SECRET.encode()
     write_with_length(b"ok", stream)
     stream.flush()
-    read_int(stream)  # the number of the process
+    read_int(stream)  # process id
     source = MoldauSource({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
     write_with_length(b"%d.%d" % sys.version_info[:2], stream)
     write_with_length(str(folder).encode(), stream)
@@ -39,8 +39,8 @@ def begin(stream: Any, folder: Path) -> None:
     assert read_int(stream) == 0
 
 
-def last_words(folder: Path) -> str:
-    """Of a reader whose connection is reset."""
+def errors_after_reset(folder: Path) -> str:
+    """Return the standard error of a reader whose connection is reset."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         place = {"PYTHON_WORKER_FACTORY_PORT": str(server.getsockname()[1]), "PYTHON_WORKER_FACTORY_SECRET": SECRET}
         process = subprocess.Popen(
@@ -50,19 +50,19 @@ def last_words(folder: Path) -> str:
         connection, _ = server.accept()
         with connection, connection.makefile("rwb", 65536) as stream:
             begin(stream, folder)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, GIVE_UP)
-        _, said = process.communicate(timeout=ENDED_S_MAX)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+        _, errors = process.communicate(timeout=ENDED_S_MAX)
     assert process.returncode != 0
-    return said
+    return errors
 
 
 @pytest.mark.proves("D4", part="terminal")
 def test_stopped_query_leaves_no_traceback(tmp_path: Path) -> None:
-    assert last_words(tmp_path) == ""
+    assert errors_after_reset(tmp_path) == ""
 
 
 def test_other_errors_at_exit_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    ignore_broken_pipe(BrokenPipeError, BrokenPipeError("nobody"), None)
+    ignore_broken_pipe(BrokenPipeError, BrokenPipeError("closed"), None)
     assert capsys.readouterr().err == ""
     ignore_broken_pipe(OSError, OSError("disk"), None)
     assert capsys.readouterr().err == "OSError: disk\n"

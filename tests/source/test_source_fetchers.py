@@ -1,4 +1,4 @@
-"""Ranges read from a real broker: raw fetches beside librdkafka, which must give the same rows."""
+"""Ranges read from a real broker by both fetchers, raw and librdkafka, which must give the same rows."""
 
 import asyncio
 import itertools
@@ -43,7 +43,7 @@ def options(broker: Broker, topic: str, **given: object) -> SourceOptions:
 
 
 def produce(broker: Broker, topic: str, count: int, partition: int = 0, settings: dict[str, Any] | None = None) -> None:
-    """Records of many shapes: every third has headers, some keys and values are null or empty."""
+    """Produce varied records: every third has headers, some keys and values are null or empty."""
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 5, **(settings or {})})
     for index in range(count):
         producer.produce(
@@ -173,7 +173,7 @@ def test_fetch_of_a_range_times_out(moldau_broker: Broker, topic: str) -> None:
 def test_truncated_log_is_read_to_its_end_without_fail_on_data_loss(
     moldau_broker: Broker, topic: str, read: Read, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As after an election of a replica that lagged behind, or in a topic that was created again."""
+    """Like after an unclean election, or in a recreated topic."""
     produce(moldau_broker, topic, 10)
     wanted = options(moldau_broker, topic, failOnDataLoss="false", kafkaConsumer__pollTimeoutMs=300)
     assert table(read, [OffsetRange(topic, 0, 5, 50)], wanted)["offset"].to_pylist() == list(range(5, 10))
@@ -181,7 +181,7 @@ def test_truncated_log_is_read_to_its_end_without_fail_on_data_loss(
 
 
 def test_range_with_a_compacted_end_is_no_loss(moldau_broker: Broker, topic: str) -> None:
-    """The broker answers with no bytes at all, though its log goes further than the range."""
+    """The fetch response is empty although the log end is beyond the range."""
 
     class Compacted(AsyncClient):
         async def fetch(self, *where: Any, **how: Any) -> FetchResult:
@@ -259,25 +259,25 @@ def test_pattern_excludes_internal_topics_of_the_source(moldau_broker: Broker, t
 def test_cluster_lookup_is_retried_num_retries_times(retries: int) -> None:
     words = {"fetchOffset.numRetries": str(retries), "fetchOffset.retryIntervalMs": "1"}
     cluster = ConfluentCluster(batch_options({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t", **words}))
-    asked = []
+    attempts = []
 
-    def ask() -> None:
-        asked.append(1)
+    def fail() -> None:
+        attempts.append(1)
         raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
     with pytest.raises(KafkaException):
-        cluster._retry(ask)
-    assert len(asked) == retries + 1
+        cluster._retry(fail)
+    assert len(attempts) == retries + 1
 
 
 LOGIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b";'
 
 
 @pytest.mark.parametrize(
-    ("settings", "says"),
+    ("settings", "message"),
     [
         ({"kafka.security.protocol": "SSL", "fetchOffset.numRetries": "1"}, "SSL (handshake failed|connection closed)"),
-        (  # this is not asked for again
+        (  # not retried
             {
                 "fetchOffset.numRetries": "1000",
                 "kafka.security.protocol": "SASL_PLAINTEXT",
@@ -289,12 +289,12 @@ LOGIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required userna
     ],
 )
 def test_unsupported_security_protocol_is_reported(
-    moldau_broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], says: str
+    moldau_broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], message: str
 ) -> None:
     monkeypatch.setattr("pyspark_moldau.source.cluster._REQUEST_S_MAX", 1.0)
     where = {"kafka.bootstrap.servers": moldau_broker.bootstrap_servers, "subscribe": topic}
     cluster = ConfluentCluster(batch_options({**where, **settings}))
-    with pytest.raises(KafkaException, match=says):
+    with pytest.raises(KafkaException, match=message):
         cluster.topics(Topics((topic,)))
     cluster.close()
 

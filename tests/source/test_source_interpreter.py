@@ -1,4 +1,4 @@
-"""The Python of Spark's processes: this one, without the zips of Spark that hold what is installed anyway."""
+"""Spark's Python workers use this interpreter, without Spark's zips of packages that are installed anyway."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ class Spec:
 
 @pytest.fixture(autouse=True)
 def packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A PySpark as pip installs it, and temporary files of our own."""
+    """A fake PySpark installation by pip, and a temporary directory of the test."""
     monkeypatch.delenv("SPARK_HOME", raising=False)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     packages = tmp_path / "packages"

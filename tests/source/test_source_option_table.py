@@ -1,4 +1,4 @@
-"""Every option of Spark's own Kafka source and sink is known here, told in the guide, and has tests that are there."""
+"""Every option of Spark's Kafka source and sink is known, documented in the guide, and has existing tests."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from pyspark_moldau.options.source_options import KNOWN
 
 ROOT: Final = Path(__file__).parents[2]
 GUIDE: Final = ROOT / "docs/guides/spark.md"
-# As Spark's documentation of its connector has them.
+# From the documentation of Spark's connector.
 SOURCE: Final = (
     "assign endingOffsets endingOffsetsByTimestamp endingTimestamp failOnDataLoss fetchOffset.numRetries "
     "fetchOffset.retryIntervalMs groupIdPrefix includeHeaders kafkaConsumer.pollTimeoutMs maxOffsetsPerTrigger "
@@ -22,11 +22,11 @@ ROW: Final = re.compile(r"^\| `([\w.*]+)` \| ((?:`test_\w+`(?:, )?)+) \|", re.MU
 
 
 def table() -> dict[str, list[str]]:
-    """Option → the tests that the guide names."""
+    """Return the tests that the guide names, by option."""
     return {name: re.findall(r"`(\w+)`", tests) for name, tests in ROW.findall(GUIDE.read_text())}
 
 
-def there() -> set[str]:
+def existing_tests() -> set[str]:
     files = [path for folder in ("tests/source", "tests/sink") for path in (ROOT / folder).glob("test_*.py")]
     return {name for path in files for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)}
 
@@ -35,7 +35,7 @@ def there() -> set[str]:
 def test_every_option_of_the_official_connector_has_a_test(option: str) -> None:
     named = table().get(option, [])
     assert named, f"the guide names no test of {option}"
-    assert set(named) <= there()
+    assert set(named) <= existing_tests()
 
 
 @pytest.mark.parametrize("option", SOURCE)

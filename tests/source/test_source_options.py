@@ -1,4 +1,4 @@
-"""The options of the Spark source: each rule that users of the official source rely on."""
+"""The options of the Spark source follow the rules of the official source."""
 
 import logging
 from collections.abc import Callable
@@ -44,7 +44,7 @@ def test_subscribe_accepts_several_topics_and_spaces() -> None:
 
 @pytest.mark.proves("D1")
 def test_pattern_matches_anywhere_in_a_name_unless_anchored() -> None:
-    """As in the official source, which asks for no match of the whole name."""
+    """Like in the official source, the pattern need not match the whole name."""
     subscription = batch_options({"kafka.bootstrap.servers": "a:1", "subscribePattern": "click.*"}).subscription
     assert isinstance(subscription, Pattern)
     assert subscription.matches("clicks")

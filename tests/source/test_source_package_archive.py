@@ -1,4 +1,4 @@
-"""What is sent to executors works there."""
+"""The package archive that is sent to executors can be imported there."""
 
 import subprocess
 import sys
@@ -14,10 +14,10 @@ print(pyspark_moldau.__file__)
 
 def test_package_archive_suffices_to_read_on_an_executor() -> None:
     archive = build_package_archive()
-    told = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(archive)!r}){PROGRAM}"],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert told.stdout.startswith(str(archive))
+    assert completed.stdout.startswith(str(archive))

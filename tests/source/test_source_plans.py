@@ -1,4 +1,4 @@
-"""What a query reads next, against a cluster that is a few dictionaries."""
+"""Offset ranges of the next batch, planned against a fake cluster."""
 
 import json
 import logging
@@ -27,7 +27,7 @@ A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 @dataclass
 class FakeCluster:
-    """Partitions with a first and an end offset; times are offsets times 1,000."""
+    """Partitions with a start and an end offset; the timestamp of a record is its offset times 1,000."""
 
     extents: dict[TopicPartition, tuple[int, int]]
     ids: dict[str, str] = field(default_factory=dict)
@@ -182,14 +182,14 @@ def test_stream_starts_at_starting_offsets() -> None:
     [
         {"startingOffsets": "latest"},
         {"startingOffsets": {"t": {"0": -1, "1": -1, "2": -1}}},
-        {"startingOffsets": {"t": {"0": 10, "1": 20, "2": 3}}},  # as --from end has it, looked up for each run
+        {"startingOffsets": {"t": {"0": 10, "1": 20, "2": 3}}},  # like --from end, resolved for each run
         {"startingTimestamp": 9000, "startingOffsetsByTimestampStrategy": "latest"},
         {"startingTimestamp": 99_000, "startingOffsetsByTimestampStrategy": "latest"},
     ],
     ids=["latest", "latest-by-partition", "offsets", "time", "time-to-come"],
 )
 def test_rerun_first_batch_does_not_start_after_its_end(given: dict[str, object]) -> None:
-    """A checkpoint has the end of the first batch, and where the query would begin has moved on since."""
+    """The checkpoint has the end of the first batch, but not its start, which has advanced since."""
     cluster = FakeCluster({A: (0, 10), B: (0, 20), TopicPartition("t", 2): (0, 3)})
     run = plan(cluster, stream(**given))
     assert run.ranges(run.initial(), {A: 8, B: 9}) == []
@@ -253,7 +253,7 @@ def test_missing_partition_is_a_loss() -> None:
 def test_rerun_batch_skips_deleted_topics_without_fail_on_data_loss(
     start: dict[str, dict[str, int]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Or else no run could ever get over it."""
+    """Otherwise the query could never continue."""
     cluster = FakeCluster({A: (0, 10)})
     end = parse_offsets_json({"t": {"0": 8}, "u": {"0": 4}})
     with pytest.raises(RecordsLost, match="u-0 is gone"):
@@ -265,7 +265,7 @@ def test_rerun_batch_skips_deleted_topics_without_fail_on_data_loss(
 
 @pytest.mark.proves("D1")
 def test_available_now_from_latest_loses_nothing_while_records_arrive() -> None:
-    """Spark has it look at the end first, and then at where it begins, which is behind that end by now."""
+    """Spark asks for the end first and for the start later, when it may be beyond that end."""
     cluster = FakeCluster({A: (0, 10)})
     run = plan(cluster, stream(startingOffsets="latest"))
     run.prepare_available_now()
@@ -284,7 +284,7 @@ def test_available_now_does_not_wait_for_deleted_topics() -> None:
     start = {A: 5, other: 1}
     assert run.latest(start, is_limited=True) == {A: 10}
     assert run.ranges(start, {A: 10}) == [OffsetRange("t", 0, 5, 10, "id-t")]
-    assert run.latest({A: 10, other: 4}, is_limited=True) == {A: 10, other: 4}, "all of it was read before"
+    assert run.latest({A: 10, other: 4}, is_limited=True) == {A: 10, other: 4}, "a completely read topic was dropped"
 
 
 def test_truncated_partition_is_a_loss(caplog: pytest.LogCaptureFixture) -> None:
@@ -335,10 +335,10 @@ def test_recreated_topic_with_equal_end_offsets_is_not_read_twice() -> None:
 
 @pytest.mark.proves("D1")
 def test_topic_recreated_between_runs_is_a_loss_with_a_known_id() -> None:
-    known = json.dumps({"t": "its-former-id"})
-    with pytest.raises(RecordsLost, match=r"created again: its id was its-former-id and is id-t"):
+    known = json.dumps({"t": "its-previous-id"})
+    with pytest.raises(RecordsLost, match=r"created again: its id was its-previous-id and is id-t"):
         plan(two(), stream(topicIds=known)).latest({A: 5, B: 0}, is_limited=False)
-    with pytest.raises(RecordsLost, match="created again"):  # in a batch that the former run has left undone
+    with pytest.raises(RecordsLost, match="created again"):  # in a rerun batch of the previous run
         plan(two(), stream(topicIds=known)).ranges({A: 5, B: 0}, {A: 10, B: 20})
     lenient = plan(two(), stream(topicIds=known, failOnDataLoss="false"))
     end = lenient.latest({A: 5, B: 7}, is_limited=False)

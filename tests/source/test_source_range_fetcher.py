@@ -1,4 +1,4 @@
-"""One task against a cluster that answers strangely: what is a gap, what is a loss, and what is only slow."""
+"""One task with scripted fetch responses: gaps, losses and slow responses are topic_id apart."""
 
 import asyncio
 import logging
@@ -26,7 +26,7 @@ LOCAL = -4
 EMPTY = FetchResult(high_watermark=END, last_stable_offset=END, log_start_offset=0)
 WANTED = OffsetRange("t", 0, 0, 20)
 
-Answer = FetchResult | Exception
+Response = FetchResult | Exception
 Logged = pytest.LogCaptureFixture
 
 
@@ -37,10 +37,10 @@ def records(first: int, count: int) -> FetchResult:
 
 
 @dataclass
-class Scripted:
-    """A client whose fetches have these answers, the last one for ever; offsets at times are found in a table."""
+class ScriptedClient:
+    """A client with scripted fetch responses, of which the last is repeated, and a table of listed offsets."""
 
-    answers: list[Answer]
+    responses: list[Response]
     offsets: dict[int, int | Exception] = field(default_factory=dict)
     topic_ids: list[bytes] = field(default_factory=lambda: [NO_TOPIC_ID])
     waits_ms: list[int] = field(default_factory=list)
@@ -51,10 +51,10 @@ class Scripted:
         self.waits_ms.append(how["max_wait_ms"])
         self.positions.append(where[2])
         self._learn()
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        response = self.responses.pop(0) if len(self.responses) > 1 else self.responses[0]
+        if isinstance(response, Exception):
+            raise response
+        return response
 
     async def list_offset(self, *where: Any, isolation: Isolation) -> OffsetResult:
         assert isolation is Isolation.READ_UNCOMMITTED
@@ -74,15 +74,15 @@ class Scripted:
     async def close(self) -> None: ...
 
     def _learn(self) -> None:
-        told = self.topic_ids.pop(0) if len(self.topic_ids) > 1 else self.topic_ids[0]
-        self.metadata.topics["t"] = TopicView("t", TopicId(told))
+        topic_id = self.topic_ids.pop(0) if len(self.topic_ids) > 1 else self.topic_ids[0]
+        self.metadata.topics["t"] = TopicView("t", TopicId(topic_id))
 
 
 @pytest.fixture
 def read() -> Iterator[Callable[..., Iterator[Any]]]:
     made: list[RangeFetcher] = []
 
-    def rows(client: Scripted, wanted: OffsetRange = WANTED, **given: str) -> Iterator[Any]:
+    def rows(client: ScriptedClient, wanted: OffsetRange = WANTED, **given: str) -> Iterator[Any]:
         words = {name.replace("__", "."): value for name, value in given.items()}
         must = {"kafka.bootstrap.servers": "b:1", "subscribe": "t", "kafkaConsumer.pollTimeoutMs": "5000"}
         options = batch_options(must | words)
@@ -101,19 +101,19 @@ def offsets(rows: Iterator[Any]) -> list[int]:
     return [offset for batch in rows for offset in batch["offset"].to_pylist()]
 
 
-# Answers without records
+# Responses without records
 
 
 @pytest.mark.proves("D1")
 @pytest.mark.parametrize("count", [1, 2])
 def test_few_empty_fetches_do_not_end_a_range(read: Read, count: int) -> None:
-    client = Scripted([records(0, 10), *[EMPTY] * count, records(10, 10)])
+    client = ScriptedClient([records(0, 10), *[EMPTY] * count, records(10, 10)])
     assert offsets(read(client)) == list(range(20))
 
 
 @pytest.mark.proves("D1")
 def test_gap_is_accepted_soon_and_logged(read: Read, caplog: Logged) -> None:
-    client = Scripted([records(0, 10), EMPTY])
+    client = ScriptedClient([records(0, 10), EMPTY])
     began_s = time.monotonic()
     with caplog.at_level(logging.WARNING):
         assert offsets(read(client)) == list(range(10))
@@ -124,14 +124,14 @@ def test_gap_is_accepted_soon_and_logged(read: Read, caplog: Logged) -> None:
 
 @pytest.mark.proves("D1")
 def test_tiered_records_are_awaited_with_growing_fetch_waits(read: Read) -> None:
-    client = Scripted([records(0, 10), *[EMPTY] * 6, records(10, 10)], {LOCAL: 60})
+    client = ScriptedClient([records(0, 10), *[EMPTY] * 6, records(10, 10)], {LOCAL: 60})
     assert offsets(read(client)) == list(range(20))
     assert client.waits_ms == [500, 500, 50, 50, 1500, 2000, 2500, 3000]
 
 
 @pytest.mark.proves("D1")
 def test_tiered_records_that_never_arrive_are_an_error(read: Read) -> None:
-    client = Scripted([records(0, 10), EMPTY], {LOCAL: 60})
+    client = ScriptedClient([records(0, 10), EMPTY], {LOCAL: 60})
     rows = read(client, kafkaConsumer__pollTimeoutMs="300")
     assert next(rows).num_rows == 10
     with pytest.raises(TimeoutError, match="from offset 10 came within 300 ms"):
@@ -140,64 +140,64 @@ def test_tiered_records_that_never_arrive_are_an_error(read: Read) -> None:
 
 @pytest.mark.proves("D1")
 def test_empty_fetches_of_a_cluster_without_tiered_storage_are_a_gap(read: Read) -> None:
-    client = Scripted([records(0, 10), EMPTY], {LOCAL: UnsupportedVersion("what is -4?")})
+    client = ScriptedClient([records(0, 10), EMPTY], {LOCAL: UnsupportedVersion("what is -4?")})
     assert offsets(read(client)) == list(range(10))
 
 
 def test_failed_lookup_of_the_local_log_start_is_an_error(read: Read) -> None:
-    client = Scripted([records(0, 10), EMPTY], {LOCAL: NotLeaderOrFollower("not me")})
+    client = ScriptedClient([records(0, 10), EMPTY], {LOCAL: NotLeaderOrFollower("not me")})
     with pytest.raises(NotLeaderOrFollower):
         offsets(read(client))
 
 
 def test_redirect_to_a_preferred_replica_is_no_empty_fetch(read: Read) -> None:
     elsewhere = FetchResult(high_watermark=END, last_stable_offset=END, preferred_read_replica=NodeId(2))
-    client = Scripted([*[elsewhere] * 5, records(0, 20)])
+    client = ScriptedClient([*[elsewhere] * 5, records(0, 20)])
     assert offsets(read(client)) == list(range(20))
 
 
 @pytest.mark.proves("D1")
 def test_time_spent_on_rows_does_not_count_as_waiting(read: Read) -> None:
-    client = Scripted([records(0, 10), EMPTY, records(10, 10)])
+    client = ScriptedClient([records(0, 10), EMPTY, records(10, 10)])
     rows = read(client, kafkaConsumer__pollTimeoutMs="200")
     assert next(rows).num_rows == 10
-    time.sleep(0.4)  # the work on these rows: longer than the patience with the cluster
+    time.sleep(0.4)  # processing of the rows takes longer than the poll timeout
     assert offsets(rows) == list(range(10, 20))
 
 
 @pytest.mark.proves("D1")
 def test_lagging_high_watermark_is_awaited_without_fail_on_data_loss(read: Read) -> None:
-    """A new leader does not know yet how far the log is committed."""
+    """The high watermark of a new leader lags at first."""
     short = FetchResult(high_watermark=10, last_stable_offset=10, log_start_offset=0)
-    client = Scripted([records(0, 10), short, short, records(10, 10)])
+    client = ScriptedClient([records(0, 10), short, short, records(10, 10)])
     assert offsets(read(client, failOnDataLoss="false")) == list(range(20))
 
 
-# Offsets that are refused
+# Rejected offsets
 
 
 @pytest.mark.proves("D1")
 @pytest.mark.parametrize("fails", ["true", "false"])
 def test_out_of_range_error_for_an_existing_offset_is_retried(read: Read, fails: str) -> None:
-    client = Scripted([records(0, 10), *[OffsetOutOfRange("not yet")] * 3, records(10, 10)])
+    client = ScriptedClient([records(0, 10), *[OffsetOutOfRange("not yet")] * 3, records(10, 10)])
     assert offsets(read(client, failOnDataLoss=fails)) == list(range(20))
 
 
 @pytest.mark.proves("D1")
 def test_lasting_out_of_range_error_for_an_existing_offset_is_no_loss(read: Read) -> None:
-    client = Scripted([records(0, 10), OffsetOutOfRange("never")])
+    client = ScriptedClient([records(0, 10), OffsetOutOfRange("never")])
     with pytest.raises(TimeoutError, match="though there should be some before 20"):
         offsets(read(client, failOnDataLoss="false", kafkaConsumer__pollTimeoutMs="300"))
 
 
 @pytest.mark.parametrize(("earliest", "latest"), [(12, END), (0, 5)])
 def test_out_of_range_error_for_a_missing_offset_is_a_loss(read: Read, earliest: int, latest: int) -> None:
-    client = Scripted([records(0, 10), OffsetOutOfRange("gone")], {EARLIEST: earliest, LATEST: latest})
+    client = ScriptedClient([records(0, 10), OffsetOutOfRange("gone")], {EARLIEST: earliest, LATEST: latest})
     with pytest.raises(RecordsLost, match=f"there are offsets {earliest} to {latest}"):
         offsets(read(client))
 
 
-# Topics of the same name
+# Recreated topics
 
 
 ID, NEW_ID = bytes(range(1, 17)), bytes(range(2, 18))
@@ -206,7 +206,7 @@ OLD = WANTED._replace(topic_id="AQIDBAUGBwgJCgsMDQ4PEA")
 
 @pytest.mark.proves("D1")
 def test_topic_recreated_between_fetches_is_a_loss(read: Read) -> None:
-    client = Scripted([records(0, 10), records(10, 10)], topic_ids=[ID, ID, NEW_ID])
+    client = ScriptedClient([records(0, 10), records(10, 10)], topic_ids=[ID, ID, NEW_ID])
     rows = read(client, OLD)
     assert next(rows).num_rows == 10
     with pytest.raises(RecordsLost, match="created again"):
@@ -215,25 +215,25 @@ def test_topic_recreated_between_fetches_is_a_loss(read: Read) -> None:
 
 @pytest.mark.proves("D1")
 def test_recreated_topic_is_logged_once_without_fail_on_data_loss(read: Read, caplog: Logged) -> None:
-    client = Scripted([records(first, 5) for first in range(0, 20, 5)], topic_ids=[ID, ID, NEW_ID])
+    client = ScriptedClient([records(first, 5) for first in range(0, 20, 5)], topic_ids=[ID, ID, NEW_ID])
     with caplog.at_level(logging.WARNING):
         assert offsets(read(client, OLD, failOnDataLoss="false")) == list(range(20))
     assert caplog.text.count("created again") == 1
 
 
-# Readers that are away
+# Slow row processing
 
 
-class TimedOut(Scripted):
-    """What is not heard within a time is lost, though the answer may be there."""
+class TimedOut(ScriptedClient):
+    """Raises a timeout if the response is not awaited in time."""
 
     async def fetch(self, *where: Any, **how: Any) -> FetchResult:
         began_s = time.monotonic()
-        answer = await super().fetch(*where, **how)
+        response = await super().fetch(*where, **how)
         await asyncio.sleep(0.01)
         if time.monotonic() - began_s > 0.2:
             raise ResponseTimeout("b did not respond to Fetch in time", was_sent=True)
-        return answer
+        return response
 
 
 @pytest.mark.proves("D1")
@@ -242,23 +242,23 @@ def test_fetch_that_timed_out_while_rows_were_used_is_retried(read: Read, monkey
     client = TimedOut([records(0, 10), records(10, 10)])
     rows = read(client)
     assert next(rows).num_rows == 10
-    time.sleep(0.3)  # the work on these rows: longer than a fetch may take
+    time.sleep(0.3)  # processing of the rows takes longer than a fetch may
     assert offsets(rows) == list(range(10, 20))
     assert client.positions == [0, 10, 10]
 
 
 @pytest.mark.proves("D1")
 def test_short_poll_timeout_allows_slow_row_processing(read: Read) -> None:
-    assert len(offsets(read(Scripted([records(0, 20)])))) == 20  # the first rows of a process take their time
+    assert len(offsets(read(ScriptedClient([records(0, 20)])))) == 20  # warm-up: the first rows of a process are slow
     client = TimedOut([records(0, 10), records(10, 10)])
     rows = read(client, kafkaConsumer__pollTimeoutMs="200")
     assert next(rows).num_rows == 10
-    time.sleep(0.3)  # the work on these rows
+    time.sleep(0.3)  # processing of the rows
     assert offsets(rows) == list(range(10, 20))
 
 
 def test_fetch_that_fails_while_awaited_is_an_error(read: Read) -> None:
-    client = Scripted([records(0, 10), ResponseTimeout("b did not respond to Fetch in time", was_sent=True)])
+    client = ScriptedClient([records(0, 10), ResponseTimeout("b did not respond to Fetch in time", was_sent=True)])
     with pytest.raises(ResponseTimeout):
         offsets(read(client))
     assert client.positions == [0, 10]

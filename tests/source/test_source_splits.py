@@ -1,4 +1,4 @@
-"""How ranges are cut for tasks, and how much of a backlog one batch takes."""
+"""Ranges are split into tasks, and the lag into batches."""
 
 from itertools import pairwise
 
@@ -13,8 +13,8 @@ from pyspark_moldau.source.rate_limit import RateLimit, share
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def sizes(pieces: list[OffsetRange]) -> list[int]:
-    return [piece.size for piece in pieces]
+def sizes(splits: list[OffsetRange]) -> list[int]:
+    return [part.size for part in splits]
 
 
 def test_ranges_are_not_split_by_default_and_empty_ones_are_dropped() -> None:
@@ -33,8 +33,13 @@ def test_split_has_at_most_max_records() -> None:
 
 
 def test_largest_range_is_split_first() -> None:
-    pieces = split([OffsetRange("t", 0, 0, 100), OffsetRange("t", 1, 0, 300)], 4, None)
-    assert [(piece.partition, piece.size) for piece in pieces] == [(0, 100), (1, 100), (1, 100), (1, 100)]
+    splits = split([OffsetRange("t", 0, 0, 100), OffsetRange("t", 1, 0, 300)], 4, None)
+    assert [(part.partition, part.size) for part in splits] == [
+        (0, 100),
+        (1, 100),
+        (1, 100),
+        (1, 100),
+    ]
 
 
 def test_single_record_is_not_split() -> None:
@@ -57,15 +62,15 @@ def test_splits_cover_the_ranges_and_respect_both_limits(
     extents: list[tuple[int, int]], partitions_min: int | None, records_max: int | None
 ) -> None:
     ranges = [OffsetRange("t", index, start, start + size, "id") for index, (start, size) in enumerate(extents)]
-    pieces = split(ranges, partitions_min, records_max)
+    splits = split(ranges, partitions_min, records_max)
     for each in ranges:
-        own = [piece for piece in pieces if piece.partition == each.partition]
-        bounds = [(piece.from_offset, piece.until_offset) for piece in own]
-        assert sum(piece.size for piece in own) == each.size
+        own = [part for part in splits if part.partition == each.partition]
+        bounds = [(part.from_offset, part.until_offset) for part in own]
+        assert sum(part.size for part in own) == each.size
         assert all(before[1] == after[0] for before, after in pairwise(bounds))
         assert not own or (bounds[0][0], bounds[-1][1]) == (each.from_offset, each.until_offset)
-    assert all(0 < piece.size <= (records_max or piece.size) and piece.topic_id == "id" for piece in pieces)
-    assert len(pieces) >= min(partitions_min or 0, sum(each.size for each in ranges))
+    assert all(0 < part.size <= (records_max or part.size) and part.topic_id == "id" for part in splits)
+    assert len(splits) >= min(partitions_min or 0, sum(each.size for each in ranges))
 
 
 @pytest.mark.proves("D1")
@@ -90,7 +95,7 @@ def test_lag_below_the_limit_is_read_completely() -> None:
 @pytest.mark.proves("D1")
 def test_batch_waits_for_min_offsets_up_to_the_trigger_delay() -> None:
     rate = RateLimit(100, None, 1000)
-    assert rate.limit({A: 0}, {A: 1}, 0, waits=True) == {A: 1}  # the first does not wait
+    assert rate.limit({A: 0}, {A: 1}, 0, waits=True) == {A: 1}  # the first batch does not wait
     assert rate.limit({A: 1}, {A: 50}, 999, waits=True) is None
     assert rate.limit({A: 1}, {A: 101}, 999, waits=True) == {A: 101}
     assert rate.limit({A: 101}, {A: 102}, 1998, waits=True) is None

@@ -1,4 +1,4 @@
-"""Numbers of all lengths are read for many records at once, as they would be one by one."""
+"""Varints of all lengths are read for many records at once, like one by one."""
 
 from itertools import accumulate
 
