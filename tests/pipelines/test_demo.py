@@ -1,4 +1,4 @@
-"""The demo counts honestly: what is missing, too much, or nobody's, is found; and it sees the middle of a batch."""
+"""The demo finds lost, duplicate and foreign events, detects a batch in progress, and leaves no process behind."""
 
 import os
 import shutil
@@ -57,13 +57,13 @@ def test_batch_with_offsets_but_no_commit_is_in_progress(tmp_path: Path) -> None
     assert transactional_id(tmp_path) == "moldau-spark-7-8"
 
 
-STARTS = "import subprocess, time\nsubprocess.Popen(['sleep', '600'], process_group=0)\nprint('up', flush=True)\n"
+GRANDCHILD = "import subprocess, time\nsubprocess.Popen(['sleep', '600'], process_group=0)\nprint('up', flush=True)\n"
 
 
 @pytest.mark.parametrize("is_over", [True, False])
 def test_end_all_leaves_no_child_or_grandchild(tmp_path: Path, is_over: bool) -> None:
     children = Children(tmp_path)
-    process = children.start("one", [sys.executable, "-c", STARTS + ("" if is_over else "time.sleep(600)")])
+    process = children.start("one", [sys.executable, "-c", GRANDCHILD + ("" if is_over else "time.sleep(600)")])
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
     if is_over:
@@ -75,7 +75,7 @@ def test_end_all_leaves_no_child_or_grandchild(tmp_path: Path, is_over: bool) ->
 
 def test_kill_ends_the_process_group(tmp_path: Path) -> None:
     children = Children(tmp_path)
-    process = children.start("one", [sys.executable, "-c", STARTS + "time.sleep(600)"])
+    process = children.start("one", [sys.executable, "-c", GRANDCHILD + "time.sleep(600)"])
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
     children.kill(process)
@@ -97,17 +97,17 @@ def test_interrupted_demo_leaves_no_process_or_file(tmp_path: Path) -> None:
     try:
         assert "3 brokers serve on" in process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=100)
+        _, errors = process.communicate(timeout=100)
     finally:
         process.kill()
-    # Python adds words of its own, if it is interrupted while it makes an event loop.
-    assert (process.returncode, said.splitlines()[:1]) == (130, ["stopped; everything that was started has ended"])
+    # Python may print a warning after it, if it is interrupted while it creates an event loop.
+    assert (process.returncode, errors.splitlines()[:1]) == (130, ["stopped; everything that was started has ended"])
     assert not list(tmp_path.glob("moldau-demo-*"))
     assert not [each for each in processes() if str(tmp_path) in each]
 
 
 def processes() -> list[str]:
-    """All that run on this machine, as they were called; none where there is no `ps` to ask."""
+    """Return the command lines of all processes; none without `ps`."""
     if shutil.which("ps") is None:
         return []
     listed = subprocess.run(["ps", "-A", "-ww", "-o", "args="], capture_output=True, text=True, check=True).stdout

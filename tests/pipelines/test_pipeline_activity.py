@@ -1,4 +1,4 @@
-"""The activity pipeline without Spark: its parts, its script, how it is shown; and the clickstream that feeds it."""
+"""The activity pipeline without Spark: its parts, script and display, and the clickstream example."""
 
 import ast
 import importlib.util
@@ -69,7 +69,7 @@ def test_eject_writes_a_file_and_creates_nothing(moldau_broker: Broker, tmp_path
 
 @pytest.mark.parametrize("option", ["--lateness", "--window", "--pause", "--every"])
 def test_invalid_duration_is_rejected_before_anything_is_created(tmp_path: Path, option: str) -> None:
-    """Of a pause that it cannot read, Spark makes no sessions, and says nothing."""
+    """Spark creates no sessions for an invalid gap, without an error."""
     words = ["pipeline", "run", "activity", "-t", "clicks", "-b", "localhost:1", "--folder", str(tmp_path)]
     result = CliRunner().invoke(app, [*words, option, "30 moments"])
     assert result.exit_code == 1
@@ -90,7 +90,7 @@ def test_short_durations_are_expanded_and_every_may_be_zero(moldau_broker: Broke
 
 @pytest.mark.parametrize("read", ["events", "dead-letters"])
 def test_activity_rejects_its_own_output_as_input(moldau_broker: Broker, tmp_path: Path, read: str) -> None:
-    """Dead letters that are sorted out once more, into the same topics, would be its next raw events."""
+    """Otherwise the pipeline would read its own dead letters for ever."""
     topic = moldau_broker.create_topic(f"activity-circle-{read}.{read}")
     words = ["pipeline", "run", "activity", "-t", topic, "-b", moldau_broker.bootstrap_servers]
     result = CliRunner().invoke(app, [*words, "--folder", str(tmp_path), "--out", topic.removesuffix(f".{read}")])
@@ -118,8 +118,8 @@ def test_display_prints_idle_parts_once_without_a_terminal(capsys: pytest.Captur
     for part, rows in [("clean", 5), ("lake", 0), ("lake", 0), ("clean", 0), ("clean", 0), ("lake", 3), ("lake", 0)]:
         display(_progress(part, rows=rows))
     words = [line.split() for line in capsys.readouterr().err.splitlines()]
-    told = [(each[0], int(each[each.index("rows") - 1])) for each in words]
-    assert told == [("clean", 5), ("lake", 0), ("clean", 0), ("lake", 3), ("lake", 0)]
+    shown = [(each[0], int(each[each.index("rows") - 1])) for each in words]
+    assert shown == [("clean", 5), ("lake", 0), ("clean", 0), ("lake", 3), ("lake", 0)]
 
 
 def _progress(part: str, rows: int = 5) -> Progress:
@@ -127,7 +127,7 @@ def _progress(part: str, rows: int = 5) -> Progress:
 
 
 class Query:
-    """What Spark gives for a query; this one fails at once, or is done at once."""
+    """A streaming query that fails or ends at once."""
 
     def __init__(self, failure: str | None) -> None:
         self._failure = failure
@@ -139,17 +139,17 @@ class Query:
         return True
 
 
-IMPATIENT = "[STREAM_FAILED] Query terminated: Python worker failed to connect back. SQLSTATE: XXKST"
+NOT_CONNECTED = "[STREAM_FAILED] Query terminated: Python worker failed to connect back. SQLSTATE: XXKST"
 
 
 def test_query_is_restarted_when_a_worker_failed_to_connect() -> None:
-    failures = [IMPATIENT, IMPATIENT, None]
+    failures = [NOT_CONNECTED, NOT_CONNECTED, None]
     query = RestartingQuery(lambda: Query(failures.pop(0)))
     assert [query.awaitTermination(0.2) for _ in range(3)] == [False, False, True]
     assert not failures
 
 
-@pytest.mark.parametrize(("failure", "starts"), [("the disk is full", 1), (IMPATIENT, STARTS_MAX)])
+@pytest.mark.parametrize(("failure", "starts"), [("the disk is full", 1), (NOT_CONNECTED, STARTS_MAX)])
 def test_query_fails_on_other_errors_or_too_many_restarts(failure: str, starts: int) -> None:
     started = 0
 

@@ -1,4 +1,4 @@
-"""`moldau pipeline` without Spark: what it lists, shows, refuses and prints."""
+"""`moldau pipeline` without Spark: its subcommands, their output and errors."""
 
 import json
 import subprocess
@@ -57,10 +57,10 @@ def test_status_shows_the_progress_of_a_pipeline(root: Path) -> None:
         folder.note_progress(PROGRESS)
         words = pipeline("status").stdout.splitlines()[1].split()
         assert words[:7] == ["clicks", "transform", "running", "3", "50", "2", "4"]
-    (told,) = json.loads(pipeline("status", "--json").stdout)
-    assert told["state"] == "done"
-    assert told["to"] == "out"
-    assert told["progress"]["lag_total"] == 4
+    (status,) = json.loads(pipeline("status", "--json").stdout)
+    assert status["state"] == "done"
+    assert status["to"] == "out"
+    assert status["progress"]["lag_total"] == 4
     assert "lag 4" in pipeline("status", "clicks").stdout
 
 
@@ -73,9 +73,9 @@ def test_status_shows_the_error_of_a_failed_pipeline(root: Path) -> None:
 
 @pytest.mark.parametrize("command", ["status", "stop"])
 def test_missing_pipeline_is_one_line(command: str) -> None:
-    result = pipeline(command, "nobody")
+    result = pipeline(command, "missing")
     assert result.exit_code == 1
-    assert result.stderr.startswith("error: there is no pipeline nobody in ")
+    assert result.stderr.startswith("error: there is no pipeline missing in ")
 
 
 def test_stop_rejects_a_pipeline_that_is_not_running(root: Path) -> None:
@@ -92,7 +92,7 @@ def test_transform_rejects_its_source_as_target() -> None:
 
 
 def test_dead_letters_to_a_source_topic_are_rejected() -> None:
-    """Each would come again, and be refused again."""
+    """Otherwise each dead letter would be read and rejected again."""
     result = pipeline("run", "transform", "-t", "a", "-t", "b", "--to", "c", "--dead-letters", "b")
     assert result.exit_code == 2
     assert "--dead-letters b is read too: the job would never end" in result.stderr

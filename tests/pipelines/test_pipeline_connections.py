@@ -1,4 +1,4 @@
-"""How jobs reach a cluster: settings of Kafka's clients from a file and from options, passed on to source and sink."""
+"""Client settings of jobs, from a file and from options, are passed to source and sink."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,7 +84,7 @@ def test_bootstrap_servers_of_the_file_are_the_default(tmp_path: Path) -> None:
     path.write_text("bootstrap.servers=office:9092\n")
     assert Connection(command_config=path).servers == "office:9092"
     assert Connection(bootstrap_servers="home:9092", command_config=path).servers == "home:9092"
-    # Somebody who writes down what is the default anyway means it: the file may name the cluster of others.
+    # An explicit default overrides the file, which may name another cluster.
     assert Connection(bootstrap_servers="localhost:9092", command_config=path).servers == "localhost:9092"
     assert Connection().servers == "localhost:9092"
     assert Connection(command_config=path).options == {}

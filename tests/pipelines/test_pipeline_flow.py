@@ -1,4 +1,4 @@
-"""Progress, reasons, options and scripts of pipelines: all that can be said without Spark."""
+"""Progress, failure reasons, options and scripts of pipelines, without Spark."""
 
 import ast
 import json
@@ -15,7 +15,7 @@ from moldau.pipelines.function_step import FunctionStep
 from moldau.pipelines.job_runner import Signals, Stopped, _run_in_thread
 from moldau.pipelines.progress import Progress, progress_of, prometheus_text, together
 
-TOLD = {
+EVENT = {
     "name": "clicks",
     "batchId": 7,
     "timestamp": "2026-01-01T00:00:00.000Z",
@@ -35,7 +35,7 @@ SINK = TopicSink(bootstrap_servers="here:9092", topic="out")
 
 @pytest.mark.proves("D4")
 def test_progress_has_rows_and_lag() -> None:
-    progress = progress_of(TOLD, rows_before=1000)
+    progress = progress_of(EVENT, rows_before=1000)
     assert progress.rows_total == 1300
     assert progress.lag == {"clicks-0": 5, "clicks-1": 0, "clicks-2": 4}
     assert progress.line == "batch 7 · 300 rows · 200 rows/s · lag 9 · 1.5 s · 1,300 in all"
@@ -44,25 +44,25 @@ def test_progress_has_rows_and_lag() -> None:
 
 @pytest.mark.proves("D4", part="lag")
 def test_rows_come_from_observed_metrics_if_present() -> None:
-    progress = progress_of({**TOLD, "observedMetrics": {"rows": {"rows": 600_000}}}, rows_before=1)
+    progress = progress_of({**EVENT, "observedMetrics": {"rows": {"rows": 600_000}}}, rows_before=1)
     assert (progress.rows, progress.rows_total, progress.rows_per_s) == (600_000, 600_001, 400_000)
-    idle = {**TOLD, "numInputRows": 0, "processedRowsPerSecond": "NaN", "observedMetrics": {"rows": {"rows": None}}}
+    idle = {**EVENT, "numInputRows": 0, "processedRowsPerSecond": "NaN", "observedMetrics": {"rows": {"rows": None}}}
     assert (progress_of(idle, 7).rows, progress_of(idle, 7).rows_total) == (0, 7)
 
 
 @pytest.mark.parametrize("rate", [None, "NaN"])
 def test_idle_batch_has_no_rate(rate: object) -> None:
-    told = {"batchId": 0, "timestamp": TOLD["timestamp"], "processedRowsPerSecond": rate, "sources": [{}]}
-    assert progress_of(told, 0).rows_per_s == 0
+    event = {"batchId": 0, "timestamp": EVENT["timestamp"], "processedRowsPerSecond": rate, "sources": [{}]}
+    assert progress_of(event, 0).rows_per_s == 0
 
 
 @pytest.mark.proves("D4", part="metrics")
 def test_metrics_have_help_and_escaped_labels() -> None:
-    text = prometheus_text('a"b', [progress_of(TOLD, 0)], is_running=True)
+    text = prometheus_text('a"b', [progress_of(EVENT, 0)], is_running=True)
     assert 'moldau_pipeline_lag_records{pipeline="a\\"b",topic="clicks",partition="0"} 5\n' in text
     assert 'moldau_pipeline_input_rows_total{pipeline="a\\"b"} 300\n' in text
     assert text.count("# HELP") == text.count("# TYPE") == 8
-    parts = [progress_of(TOLD, 0, part=each) for each in ("clean", "lake")]
+    parts = [progress_of(EVENT, 0, part=each) for each in ("clean", "lake")]
     text = prometheus_text("a", parts, is_running=True)
     assert 'moldau_pipeline_input_rows_total{pipeline="a",part="lake"} 300\n' in text
     assert 'moldau_pipeline_lag_records{pipeline="a",part="clean",topic="clicks",partition="0"} 5\n' in text
@@ -71,7 +71,7 @@ def test_metrics_have_help_and_escaped_labels() -> None:
 
 @pytest.mark.proves("D4")
 def test_lag_of_several_queries_is_that_of_the_slowest() -> None:
-    first = progress_of(TOLD, 1000, part="clean")
+    first = progress_of(EVENT, 1000, part="clean")
     slow = replace(first, part="counts", rows_total=5, lag={"out-0": 7, "out-1": 0}, at_ms=first.at_ms + 1)
     fast = replace(slow, part="lake", lag={"out-0": 2, "out-1": 3})
     whole = together([first, slow, fast])
@@ -81,11 +81,11 @@ def test_lag_of_several_queries_is_that_of_the_slowest() -> None:
 
 @pytest.mark.proves("D4", part="terminal")
 def test_late_rows_are_counted_and_shown() -> None:
-    told = {**TOLD, "stateOperators": [{"numRowsDroppedByWatermark": 3}, {"numRowsDroppedByWatermark": 1}, {}]}
-    progress = progress_of(told, 0, late_before=10)
+    event = {**EVENT, "stateOperators": [{"numRowsDroppedByWatermark": 3}, {"numRowsDroppedByWatermark": 1}, {}]}
+    progress = progress_of(event, 0, late_before=10)
     assert (progress.late, progress.late_total) == (4, 14)
     assert progress.line.endswith(" · 14 too late")
-    assert "too late" not in progress_of(TOLD, 0).line
+    assert "too late" not in progress_of(EVENT, 0).line
 
 
 @pytest.mark.parametrize(
@@ -177,17 +177,17 @@ def test_cancelled_job_ends_as_stopped_and_other_failures_are_raised() -> None:
 
 
 class OneViewSession:
-    """As much of a session as a step sees: its view, while a query of it is read, and who comes in the meantime."""
+    """A fake session with one view, which starts a concurrent job while a query of the view is analysed."""
 
     def __init__(self) -> None:
         self.view = ""
-        self.meanwhile: threading.Thread | None = None
+        self.concurrent_job: threading.Thread | None = None
 
     def sql(self, text: str) -> str:
-        if self.meanwhile is not None:
-            other, self.meanwhile = self.meanwhile, None
+        if self.concurrent_job is not None:
+            other, self.concurrent_job = self.concurrent_job, None
             other.start()
-            other.join(0.2)  # it cannot end: it waits for us
+            other.join(0.2)  # blocked until this query is done
         return f"{text} of {self.view}"
 
 
@@ -203,7 +203,7 @@ class OneViewFrame:
 
 def test_concurrent_jobs_of_a_session_do_not_share_their_input_view() -> None:
     session = OneViewSession()
-    other = session.meanwhile = threading.Thread(target=SqlStep("that").apply, args=(OneViewFrame(session, "b"),))
+    other = session.concurrent_job = threading.Thread(target=SqlStep("that").apply, args=(OneViewFrame(session, "b"),))
     assert SqlStep("this").apply(OneViewFrame(session, "a")) == "this of a"
     other.join()
     assert session.view == "b"

@@ -1,4 +1,4 @@
-"""A pipeline's folder: who runs it, how it ended, and stopping it from another process."""
+"""A pipeline's folder: its lock, the state of its last run, and a stop from another process."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ from moldau.pipelines.run_folder import RunFolder, State, all_folders, default_r
 PROGRESS = Progress(batch=3, at_ms=1_700_000_000_000, rows=5, rows_total=50, rows_per_s=2.5, batch_ms=2000)
 WAIT_S = 60
 
-HOLDS = """
+HOLD_LOCK = """
 import signal, sys, time
 from pathlib import Path
 from moldau.pipelines.run_folder import RunFolder, new_run
@@ -37,11 +37,11 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 def state_of(folder: RunFolder) -> State:
-    return folder.state  # it changes under our eyes
+    return folder.state  # a call, because type checkers assume that an attribute does not change
 
 
 def hold(root: Path) -> subprocess.Popen[str]:
-    process = subprocess.Popen([sys.executable, "-c", HOLDS, str(root)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", HOLD_LOCK, str(root)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     return process
@@ -60,13 +60,13 @@ def test_completed_run_is_done(folder: RunFolder) -> None:
 def test_interrupted_or_failed_run_has_its_state(folder: RunFolder, error: BaseException, state: State) -> None:
     def run() -> None:
         with folder.locked(new_run("archive", {}, "local[*]")):
-            folder.note_error("it was too much")
+            folder.note_error("out of memory")
             raise error
 
     with pytest.raises(type(error)):
         run()
     assert state_of(folder) is state
-    assert folder.error == "it was too much\n"
+    assert folder.error == "out of memory\n"
     with folder.locked(new_run("archive", {}, "local[*]")):
         assert folder.error is None
 
@@ -104,17 +104,17 @@ def test_killed_process_is_seen_as_died(folder: RunFolder, tmp_path: Path) -> No
 
 @pytest.mark.proves("D4")
 def test_stop_signals_the_process_that_holds_the_lock(folder: RunFolder, tmp_path: Path) -> None:
-    """A run that has just begun has not said so in `run.json`: who is named there may be somebody else by now."""
-    stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    """A new run may not have written `run.json` yet, and the process id in it may belong to another process."""
+    other_process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     process = hold(tmp_path)
     try:
         assert folder.run is not None
-        folder._write("run.json", replace(folder.run, pid=stranger.pid).shape())
+        folder._write("run.json", replace(folder.run, pid=other_process.pid).shape())
         assert folder.stop(WAIT_S)
         assert process.wait(WAIT_S) != 0
-        assert stranger.poll() is None
+        assert other_process.poll() is None
     finally:
-        for each in (process, stranger):
+        for each in (process, other_process):
             each.kill()
             each.communicate()
 
@@ -123,11 +123,11 @@ def test_stop_signals_the_process_that_holds_the_lock(folder: RunFolder, tmp_pat
 def test_process_that_cannot_be_signalled_is_reported(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch, error: type[OSError], words: str
 ) -> None:
-    def refuse(pid: int, number: int) -> None:
+    def fail(pid: int, number: int) -> None:
         assert (pid, number) == (os.getpid(), signal.SIGTERM)
         raise error
 
-    monkeypatch.setattr(os, "kill", refuse)
+    monkeypatch.setattr(os, "kill", fail)
     with folder.locked(new_run("archive", {}, "local[*]")), pytest.raises(PipelineError, match=words):
         folder.stop(0.2)
 
@@ -162,7 +162,7 @@ def test_progress_is_saved_as_json_and_for_prometheus(folder: RunFolder) -> None
 
 @pytest.mark.proves("D4")
 def test_pipeline_waiting_for_its_first_batch_is_up(folder: RunFolder) -> None:
-    """After a restart too: of a topic that is quiet there is no batch, and the last run had ended."""
+    """Also after a restart, when an idle topic gives no batch and the previous run had ended."""
 
     def up() -> list[str]:
         lines = (folder.path / "metrics.prom").read_text().splitlines()
@@ -183,7 +183,7 @@ def test_run_that_ends_during_a_status_query_has_not_died(tmp_path: Path, next_r
     with ExitStack() as runs:
 
         class Watched(RunFolder):
-            """Whoever looks finds it running, and a moment later nobody holds it."""
+            """A folder whose run ends just before the lock is checked."""
 
             @property
             def is_locked(self) -> bool:

@@ -1,4 +1,4 @@
-"""A user's own file: what is wrong with it is said in one line that names the place."""
+"""Functions in a user's file: errors are one line with the place in the file."""
 
 import sys
 import uuid
@@ -16,7 +16,7 @@ from moldau.testing.broker import Broker
 
 
 class Frame:
-    """What is taken for a DataFrame."""
+    """A fake that is accepted as a DataFrame."""
 
     writeStream = None  # noqa: N815
 
@@ -29,7 +29,7 @@ def step(source: str, name: str = "transform") -> FunctionStep:
 
 
 @pytest.mark.parametrize(
-    ("source", "says"),
+    ("source", "message"),
     [
         ("x = 1", r"^my.py has no function transform\(frame\)$"),
         (
@@ -41,8 +41,8 @@ def step(source: str, name: str = "transform") -> FunctionStep:
         ("x = '\0'", r"^my.py(:\d)?: invalid Python: "),
     ],
 )
-def test_missing_function_is_reported_before_spark_starts(source: str, says: str) -> None:
-    with pytest.raises(PipelineError, match=says):
+def test_missing_function_is_reported_before_spark_starts(source: str, message: str) -> None:
+    with pytest.raises(PipelineError, match=message):
         step(source).check()
 
 
@@ -69,17 +69,17 @@ def test_function_is_applied_to_the_frame() -> None:
 
 @pytest.mark.proves("D3", part="your own function")
 @pytest.mark.parametrize(
-    ("source", "says"),
+    ("source", "message"),
     [
         ("transform = 1", r"my.py has no function transform\(frame\)"),
         ("def transform(frame): pass", r"transform\(frame\) of my.py must return a DataFrame; it returned a NoneType"),
         ("def transform(frame):\n    return missing", r"^my.py:2: NameError: name 'missing' is not defined$"),
-        ("import nobody_has_this", r"^my.py:1: ModuleNotFoundError: No module named 'nobody_has_this'$"),
+        ("import missing_module", r"^my.py:1: ModuleNotFoundError: No module named 'missing_module'$"),
         ("def transform(frame):\n    raise ValueError", r"^my.py:2: ValueError: it failed$"),
     ],
 )
-def test_error_in_a_function_is_reported_with_its_line(source: str, says: str) -> None:
-    with pytest.raises(PipelineError, match=says):
+def test_error_in_a_function_is_reported_with_its_line(source: str, message: str) -> None:
+    with pytest.raises(PipelineError, match=message):
         step(source).apply(Frame())
 
 
@@ -168,7 +168,7 @@ def test_script_without_future_imports_is_unchanged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         (["transform", "--sql", "a.sql", "--python", "a.py"], "--sql and --python cannot be combined"),
         (["transform", "--step", "a.txt"], "--step a.txt: a step is FILE.sql or FILE.py[:FUNCTION]"),
@@ -180,12 +180,12 @@ def test_script_without_future_imports_is_unchanged() -> None:
     ],
 )
 def test_invalid_step_files_are_rejected_in_one_line(
-    words: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name, text in (("empty.sql", " \n"), ("empty.py", ""), ("other.py", "y = 1\n")):
         (tmp_path / name).write_text(text)
     result = CliRunner().invoke(app, ["pipeline", "run", *words, "-t", "a", "--to", "b"])
     assert result.exit_code in (1, 2)
-    assert result.stderr.startswith(f"error: {says}")
+    assert result.stderr.startswith(f"error: {message}")
     assert len(result.stderr.splitlines()) == 1

@@ -1,4 +1,4 @@
-"""Files that tasks write, without Spark: what is in them, what is told of them, and what is left of failures."""
+"""Parquet files written by tasks, without Spark: contents, reported metadata, and cleanup after failures."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,8 +36,8 @@ def folder_of(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("codec", ["snappy", "none", "gzip", "zstd", "lz4"])
 def test_written_file_has_all_records_and_is_reported(tmp_path: Path, codec: str) -> None:
     batches = [rows(10, 5), rows(15, 0), rows(20, 7)]
-    (told,) = ParquetTarget(str(folder_of(tmp_path)), codec).write_parquet(iter(batches), 4)
-    (row,) = told.to_pylist()
+    (reported,) = ParquetTarget(str(folder_of(tmp_path)), codec).write_parquet(iter(batches), 4)
+    (row,) = reported.to_pylist()
     assert {name: row[name] for name in ("partition", "records", "first", "last")} == {
         "partition": 4,
         "records": 12,
@@ -68,8 +68,8 @@ def test_failed_task_leaves_no_parquet_file(tmp_path: Path) -> None:
 def test_row_groups_are_bounded_in_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet_source, "_GROUP_BYTES", 100_000)
     batches = [rows(number * 10, 10, bytes(10_000)) for number in range(10)]
-    (told,) = ParquetTarget(str(folder_of(tmp_path)), SNAPPY).write_parquet(iter(batches), 4)
-    described = pq.ParquetFile(told.to_pylist()[0]["path"]).metadata
+    (reported,) = ParquetTarget(str(folder_of(tmp_path)), SNAPPY).write_parquet(iter(batches), 4)
+    described = pq.ParquetFile(reported.to_pylist()[0]["path"]).metadata
     assert [described.row_group(each).num_rows for each in range(described.num_row_groups)] == [30, 30, 30, 10]
 
 
@@ -77,12 +77,12 @@ def test_row_groups_are_bounded_in_size(tmp_path: Path, monkeypatch: pytest.Monk
 def test_files_of_a_batch_are_moved_and_others_removed(tmp_path: Path) -> None:
     incoming = StagingFolder(tmp_path, "writer", SNAPPY)
     incoming.folder.mkdir(parents=True)
-    paths = [incoming.folder / f"{name}.parquet" for name in ("a", "b", "of a task that died")]
+    paths = [incoming.folder / f"{name}.parquet" for name in ("a", "b", "of a crashed task")]
     for path in paths:
         path.write_text(path.stem)
     before = tmp_path / "_incoming" / "run-3" / "partition=9"
     before.mkdir(parents=True)
-    (before / "of an earlier try").touch()
+    (before / "of an earlier attempt").touch()
     incoming.gather(
         [WrittenFile(partition=number, path=str(path), first=0, last=1) for number, path in enumerate(paths[:2])],
         "run-3",

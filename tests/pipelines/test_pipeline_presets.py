@@ -1,4 +1,4 @@
-"""`aggregate` and `dedupe` without Spark: what may be named, what is refused, and the script that comes of it."""
+"""`aggregate` and `dedupe` without Spark: fields, invalid options, and ejected scripts."""
 
 import uuid
 from pathlib import Path
@@ -129,7 +129,7 @@ def run(*arguments: str) -> Result:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         ("aggregate --window 5x", "--window 5x is not a duration"),
         ("aggregate --lateness soon", "--lateness soon is not a duration"),
@@ -140,10 +140,10 @@ def run(*arguments: str) -> Result:
         ("dedupe --key 1", "--key 1 is not a field name"),
     ],
 )
-def test_invalid_preset_option_is_one_line(words: str, says: str) -> None:
+def test_invalid_preset_option_is_one_line(words: str, message: str) -> None:
     result = run(*words.split(), "-t", "a", "--to", "b", "-b", "localhost:1")
     assert result.exit_code == 1
-    assert result.stderr.startswith(f"error: {says}")
+    assert result.stderr.startswith(f"error: {message}")
     assert len(result.stderr.splitlines()) == 1
 
 

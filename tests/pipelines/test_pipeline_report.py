@@ -1,4 +1,4 @@
-"""The activity report: one page that needs nothing else, written in one step, and again while the pipeline runs."""
+"""The activity report: one self-contained page, replaced atomically, and refreshed while the pipeline runs."""
 
 import logging
 import re

@@ -1,4 +1,4 @@
-"""Archives and restores without Spark: maps of offsets, chunks, sums, and where an archive goes on."""
+"""Archives and restores without Spark: offset maps, chunks, checksums, and the start of the next run."""
 
 import json
 import logging
@@ -46,7 +46,7 @@ def test_group_offset_of_an_empty_partition_is_mapped_to_its_end() -> None:
 
 
 def cut(offsets: dict[int, set[int]], width: int) -> list[Bucket]:
-    """As Spark does it."""
+    """Count the records by bucket, like the query on Spark."""
     found = []
     for partition, there in offsets.items():
         for _, each in groupby(sorted(there), key=lambda offset: offset // width):
@@ -75,7 +75,7 @@ def test_chunks_cover_every_record_once_in_order(offsets: dict[int, set[int]], r
 
 @pytest.mark.proves("D3", part="archive and restore")
 def test_sparse_records_make_few_chunks() -> None:
-    """A compacted topic: 12 partitions of 100 million offsets, with a record each million."""
+    """A compacted topic: 12 partitions of 100 million offsets, with one record per million."""
     offsets = {partition: set(range(partition, 100_000_000, 1_000_000)) for partition in range(12)}
     (chunk,) = chunks_of(cut(offsets, 500_000 // 12), 500_000)
     assert chunk.ranges == {partition: (partition, 99_000_001 + partition) for partition in range(12)}
@@ -133,7 +133,7 @@ def test_query_keeps_its_first_starting_offsets() -> None:
 
 
 def test_ejected_archive_needs_only_the_source() -> None:
-    job = Archive(name="a", root="/lake/t", source=SOURCE, connect=lambda: pytest.fail("no need to ask"))
+    job = Archive(name="a", root="/lake/t", source=SOURCE, connect=lambda: pytest.fail("no connection needed"))
     script = job.flow(SOURCE).script(master=None, checkpoint="/c", once=True)
     compile(script, "script", "exec")
     assert "def replace_folder" in script
@@ -181,19 +181,19 @@ def test_restore_passes_client_settings_to_source_and_sink(tmp_path: Path) -> No
         topic="t",
         bootstrap_servers="here:9092",
         folder=tmp_path,
-        connect=lambda: pytest.fail("no need to ask"),
+        connect=lambda: pytest.fail("no connection needed"),
         options=given_options,
     )
     written, read = job.write_options("w", 3), job.read_options()
     assert (written["kafka.client.id"], read["kafka.client.id"]) == ("me", "me")
     assert read["kafka.isolation.level"] == "read_committed"
     assert sink_batch_options(written).row_bytes_max == 1_000_000_000
-    assert not sink_batch_options(written).is_sent_by_librdkafka, "it could not write every time"
+    assert not sink_batch_options(written).is_sent_by_librdkafka, "librdkafka cannot write timestamp 0"
 
 
 @pytest.mark.proves("D3", part="archive and restore")
 def test_restore_accepts_records_older_than_the_timestamp_limit(moldau_broker: Broker, tmp_path: Path) -> None:
-    """They were not when they were written: the limit is set again once they are there."""
+    """The timestamp limit is set only after the records are restored."""
     limits = {"message.timestamp.before.max.ms": "60000", "segment.bytes": "1048576"}
     archived = ArchivedTopic(topic="old", topic_id="", partitions=1, configs=limits)
     job = Restore(
@@ -218,7 +218,7 @@ def test_restore_accepts_records_older_than_the_timestamp_limit(moldau_broker: B
 
 @pytest.mark.proves("O3")
 def test_groups_with_members_are_reported_and_all_others_moved(moldau_broker: Broker, tmp_path: Path) -> None:
-    """Readers of a topic that was lost may wait for it to come back."""
+    """Consumers of a lost topic may be waiting for its restore."""
     topic = moldau_broker.create_topic(f"restored-{uuid.uuid4().hex}", 1)
     busy, idle = f"a-{topic}", f"b-{topic}"
     archived = ArchivedTopic(
@@ -278,7 +278,7 @@ def test_unnamed_partitions_are_excluded_by_until() -> None:
 
 def test_restore_that_differs_from_the_archive_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def restored(found: list[str] | None) -> Restored:
-        return Restored(topic="t", rows=11, map=MAP, differences=found, groups={"g": {"0": 4}}, notes=["mind it"])
+        return Restored(topic="t", rows=11, map=MAP, differences=found, groups={"g": {"0": 4}}, notes=["a note"])
 
     show_restored(restored([]), is_json=False, folder=tmp_path)
     out, err = capsys.readouterr()
@@ -286,8 +286,8 @@ def test_restore_that_differs_from_the_archive_is_an_error(tmp_path: Path, capsy
     assert "group g: offsets 0: 4" in err
     assert "restored 11 records to t, verified against the archive" in err
     assert json.loads((tmp_path / "offsets.json").read_text())["0"][1] == {"old": [20, 24], "new": [6, 10]}
-    with pytest.raises(CommandError, match="t differs from the archive: partition 0 is odd"):
-        show_restored(restored(["partition 0 is odd"]), is_json=True, folder=tmp_path)
+    with pytest.raises(CommandError, match="t differs from the archive: partition 0 differs"):
+        show_restored(restored(["partition 0 differs"]), is_json=True, folder=tmp_path)
     assert json.loads(capsys.readouterr().out)["verified"] is False
 
 

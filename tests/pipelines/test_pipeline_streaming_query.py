@@ -1,4 +1,4 @@
-"""A query that goes on, without Spark: when it has shown enough, and why some queries cannot."""
+"""`moldau sql --stream` without Spark: limits, values as shown, and errors of queries that cannot be streamed."""
 
 import json
 import time
@@ -27,7 +27,7 @@ NO_AGGREGATE = "[STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION] Invalid streaming 
 
 
 class Column:
-    """Of a frame."""
+    """A column of a fake frame."""
 
     def cast(self, _: Any) -> "Column":
         return self
@@ -38,7 +38,7 @@ class Column:
 
 @dataclass
 class Frame:
-    """The rows of a batch."""
+    """A fake frame with the rows of a batch."""
 
     rows: list[Any]
     schema: StructType = NUMBERS
@@ -60,7 +60,7 @@ class Frame:
         return Column()
 
     def select(self, *_: Any) -> "Frame":
-        """Times are in the rows as Spark hands them over."""
+        """Return itself: the rows hold timestamps in the form that Spark returns."""
         return self
 
 
@@ -73,21 +73,21 @@ def streamed(shown: list[Rows], mode: str, rows_max: int | None) -> StreamedQuer
 @pytest.mark.proves("D3", part="moldau sql")
 def test_stream_ends_after_the_row_limit() -> None:
     shown: list[Rows] = []
-    answer = streamed(shown, "append", 3)
-    answer._take(Frame([(1,), (2,)]), 0)
-    assert not answer.is_done
-    answer._take(Frame([(3,), (4,)]), 1)
-    answer._take(Frame([(5,)]), 2)
-    assert answer.is_done
+    result = streamed(shown, "append", 3)
+    result._take(Frame([(1,), (2,)]), 0)
+    assert not result.is_done
+    result._take(Frame([(3,), (4,)]), 1)
+    result._take(Frame([(5,)]), 2)
+    assert result.is_done
     assert [each.rows for each in shown] == [[(1,), (2,)], [(3,)]]
 
 
 def test_complete_table_is_limited_in_each_batch() -> None:
     shown: list[Rows] = []
-    answer = streamed(shown, "complete", 2)
+    result = streamed(shown, "complete", 2)
     for batch in range(3):
-        answer._take(Frame([(1,), (2,), (3,)]), batch)
-    assert not answer.is_done
+        result._take(Frame([(1,), (2,), (3,)]), batch)
+    assert not result.is_done
     assert [each.rows for each in shown] == [[(1,), (2,)]] * 3
     assert shown[0].is_whole
 
@@ -120,19 +120,19 @@ def test_truncated_table_is_reported(count: int, is_cut: bool, capsys: pytest.Ca
     assert [(len(each.rows), each.is_cut) for each in shown] == [(TABLE_ROWS_MAX, is_cut)]
     for limit in (None, TABLE_ROWS_MAX):
         QueryRun("", Tables(bootstrap_servers=""), {}, limit, None, {}, is_json=True)._show_more(shown[0])
-        said = capsys.readouterr().err
-        assert said == (
+        message = capsys.readouterr().err
+        assert message == (
             "showing 10000 rows of the table, there are more: see --limit\n" if is_cut and not limit else ""
         )
 
 
-def question(*, is_json: bool) -> QueryRun:
+def query_run(*, is_json: bool) -> QueryRun:
     return QueryRun("", Tables(bootstrap_servers=""), {}, None, None, {}, is_json=is_json)
 
 
 @pytest.fixture
 def new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A machine that stands there."""
+    """A local time zone other than UTC."""
     with monkeypatch.context() as patch:
         patch.setenv("TZ", "America/New_York")
         time.tzset()
@@ -183,7 +183,7 @@ def test_year_0_has_no_sign() -> None:
 def test_every_column_type_is_shown_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     row = (datetime(2026, 1, 1, tzinfo=UTC), date(2026, 1, 1), timedelta(hours=1), Decimal("1.50"), b"x", None, True)
     names = ("at", "day", "took", "price", "raw", "none", "well")
-    question(is_json=True)._show(names, [row])
+    query_run(is_json=True)._show(names, [row])
     assert json.loads(capsys.readouterr().out) == {
         "at": "2026-01-01T00:00:00+00:00",
         "day": "2026-01-01",
@@ -196,7 +196,7 @@ def test_every_column_type_is_shown_as_json(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_columns_of_the_same_name_are_numbered_in_json(capsys: pytest.CaptureFixture[str]) -> None:
-    question(is_json=True)._show(("page", "page", "page_2", "page"), [("/a", "/b", "/c", "/d")])
+    query_run(is_json=True)._show(("page", "page", "page_2", "page"), [("/a", "/b", "/c", "/d")])
     assert json.loads(capsys.readouterr().out) == {"page": "/a", "page_3": "/b", "page_2": "/c", "page_4": "/d"}
 
 
@@ -205,22 +205,22 @@ def test_failure_to_show_rows_ends_the_stream() -> None:
     def show(rows: Rows) -> None:
         raise BrokenPipeError(rows.mode)
 
-    answer = StreamedQuery(show, ("append",))
-    answer._take(Frame([(1,)]), 0)
-    assert answer.is_done
-    assert isinstance(answer._failure, BrokenPipeError)
+    result = StreamedQuery(show, ("append",))
+    result._take(Frame([(1,)]), 0)
+    assert result.is_done
+    assert isinstance(result._failure, BrokenPipeError)
 
 
 @pytest.mark.parametrize(
-    ("refusals", "says"),
+    ("errors", "reason"),
     [
         ([SORTED, NO_AGGREGATE], "a stream cannot be sorted"),
         (["[X] Something else is wrong.", NO_AGGREGATE], "Something else is wrong."),
         ([NO_AGGREGATE], "Invalid streaming output mode: complete"),
     ],
 )
-def test_streaming_error_names_the_cause_in_the_query(refusals: list[str], says: str) -> None:
-    assert explain_rejection(refusals).startswith(f"this query cannot be streamed: {says}")
+def test_streaming_error_names_the_cause_in_the_query(errors: list[str], reason: str) -> None:
+    assert explain_rejection(errors).startswith(f"this query cannot be streamed: {reason}")
 
 
 def test_stream_rejects_until_end() -> None:

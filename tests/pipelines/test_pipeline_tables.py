@@ -1,4 +1,4 @@
-"""Topics as tables, without Spark: which topics a query names, and where a sample of them begins."""
+"""Topics as tables, without Spark: the topics named by a query, and the start of a sample."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ def test_topics_named_by_a_query_are_found(query: str, topics: list[str]) -> Non
 
 @pytest.mark.proves("D3", part="moldau sql")
 def test_topic_names_that_differ_in_case_only_must_match_exactly() -> None:
-    """A view of the other would take its place: a session knows only one of both names."""
+    """View names are case-insensitive: a session can hold only one of them."""
     topics = ("Clicks", "clicks", "users")
     assert named_topics("select * from clicks join Users", topics) == ["clicks", "users"]
     assert named_topics("select * from `Clicks`", topics) == ["Clicks"]
@@ -66,7 +66,7 @@ def test_query_without_a_topic_is_rejected(moldau_broker: Broker) -> None:
 
 
 class HalfDown(AsyncClient):
-    """A cluster that has no leader for the partitions of some topics."""
+    """A client of a cluster in which some topics have no leader."""
 
     down: frozenset[str] = frozenset()
 
