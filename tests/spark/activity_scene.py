@@ -1,4 +1,4 @@
-"""A clickstream for the activity pipeline, small enough to count by hand, and what must come of it."""
+"""A small clickstream for the activity pipeline, and its expected results."""
 
 import json
 from collections import Counter
@@ -37,16 +37,16 @@ def event(number: int, user: str, at_ms: int) -> bytes:
 
 
 def send(broker: Broker, topic: str, *events: tuple[int, int]) -> None:
-    """Events by number, so many seconds after the start, in turns to both partitions."""
+    """Send events, given as number and seconds after the start, to both partitions alternately."""
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     for number, at_s in events:
         at_ms, user = START_MS + at_s * 1000, user_of(number)
         producer.produce(topic, event(number, user, at_ms), user, number % PARTITIONS, timestamp=at_ms)
-        assert producer.flush(60) == 0  # so that they lie in this order wherever they are read
+        assert producer.flush(60) == 0  # one batch per event keeps this order
 
 
 def fill(broker: Broker, topic: str, first: int, count: int) -> int:
-    """An event every six seconds, each fifth of them twice, and six that are none: so many records."""
+    """Send an event every six seconds, each fifth one twice, and six invalid ones. Returns the number of records."""
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     numbers = [each for number in range(first, first + count) for each in [number] * (2 if number % 5 == 0 else 1)]
     for number in numbers:
@@ -67,7 +67,7 @@ def ids_of(broker: Broker, out: str, partitions: int = PARTITIONS) -> Counter[st
 
 
 def expected_counts(count: int) -> Counter[tuple[str, str, str]]:
-    """Events by minute, kind and page."""
+    """Return the number of events by minute, kind and page."""
     return Counter(
         (f"2026-01-01T00:{number * STEP_S // 60:02}:00Z", kind_of(number), f"/{number % 3}") for number in range(count)
     )

@@ -1,4 +1,4 @@
-"""A topic with everything that records may have, what is in it, its archive, and what comes back of that."""
+"""A topic with varied records, its contents, its archive, and a restore."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ PARTITIONS = (0, 1)
 
 
 def fill(broker: Broker, topic: str) -> None:
-    """Nulls, empties, headers in odd orders, times that jump, and transactions of both outcomes in between."""
+    """Produce nulls, empty values, repeated headers and unordered timestamps."""
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     keys: list[bytes | None] = [None, b"", b"k"]
     values: list[bytes | None] = [b"v", b"", None]
@@ -51,11 +51,11 @@ def transact(broker: Broker, topic: str, *, is_commit: bool) -> None:
 
 
 def dump(broker: Broker, topic: str) -> dict[int, list[tuple[Any, ...]]]:
-    """All committed records by partition, with their offsets in front."""
+    """Return all committed records by partition, each preceded by its offset."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     places = [TopicPartition(topic, each) for each in PARTITIONS]
-    asked = admin.list_offsets({place: OffsetSpec.latest() for place in places})
-    ends = {place.partition: future.result().offset for place, future in asked.items()}
+    futures = admin.list_offsets({place: OffsetSpec.latest() for place in places})
+    ends = {place.partition: future.result().offset for place, future in futures.items()}
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap_servers,
@@ -108,7 +108,7 @@ def until(topic: str, offset: int) -> str:
 
 
 def forget_commit(checkpoint: Path) -> None:
-    """As after a crash between the last batch and its commit."""
+    """Remove the last commit, like a crash between a batch and its commit."""
     last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda each: int(each.name))
     last.unlink()
     last.with_name(f".{last.name}.crc").unlink(missing_ok=True)

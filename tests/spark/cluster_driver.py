@@ -1,4 +1,4 @@
-"""A driver program on a cluster: a stream from a topic to a topic, then a batch to another, while executors die."""
+"""A driver program on a cluster: a stream from topic to topic, then a batch write, while executors are killed."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ from trapped_executor import ExecutorTrappedSource
 from pyspark_moldau import session
 
 
-def live(plan: dict[str, Any]) -> None:
+def run(plan: dict[str, Any]) -> None:
     spark = session("cluster", master=plan["master"], settings=plan["settings"])
     spark.dataSource.register(ExecutorTrappedSource)
     stream(spark, plan)
@@ -19,7 +19,7 @@ def live(plan: dict[str, Any]) -> None:
 
 def stream(spark: Any, plan: dict[str, Any]) -> None:
     read = reading(spark.readStream, plan).option("maxOffsetsPerTrigger", plan["rows_per_batch"]).load()
-    rows = read.select("value").repartition("value")  # what an executor has shuffled dies with it
+    rows = read.select("value").repartition("value")  # the shuffle files of a killed executor are lost
     writing = to_topic(rows.writeStream, plan, "stream").option("checkpointLocation", plan["checkpoint"])
     writing.trigger(availableNow=True).start().awaitTermination()
 
@@ -41,4 +41,4 @@ def to_topic(write: Any, plan: dict[str, Any], kind: str) -> Any:
 
 
 if __name__ == "__main__":
-    live(json.loads(sys.argv[1]))
+    run(json.loads(sys.argv[1]))

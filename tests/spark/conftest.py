@@ -1,4 +1,4 @@
-"""For the tests that run Spark: one session for all of them, on two cores and little memory."""
+"""One Spark session for all tests, with two cores and little memory."""
 
 import importlib.util
 import uuid

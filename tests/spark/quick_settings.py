@@ -1,8 +1,8 @@
-"""Sessions that are quick to start and to write their checkpoints. What tests prove is the same with Spark's settings.
+"""Settings for sessions that start and write checkpoints quickly. The behaviour is that of Spark's default settings.
 
-Java runs for seconds here, and loads twenty thousand classes from where Spark was installed: they are not verified. For
-each file of a checkpoint Spark starts ten programs, which ask for links and set permissions; with the other of its
-managers of such files, two. Either writes a file beside its place, and renames it.
+Java runs for seconds and loads twenty thousand trusted classes, so bytecode verification is off. For each file of a
+checkpoint, Spark's default manager starts ten programs, which check links and set permissions; the file-system based
+manager starts two. Both write a temporary file and rename it.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Drivers in processes of their own: whole lives, and lives that end at the moment at which all their traps hold."""
+"""Driver processes: complete runs, and runs that are killed once all their traps hold."""
 
 import contextlib
 import json
@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 
 HERE: Final = Path(__file__).parent
-LIFE_S_MAX: Final = 400
-LAST_WORDS: Final = 3000
+DRIVER_S_MAX: Final = 400
+LOG_TAIL_CHARS: Final = 3000
 
 
-def live(program: str, plan: dict[str, Any], **environment: str) -> tuple[int, str]:
-    """A whole life of a driver, in a session of its own: how it ended, and its last words."""
+def run_driver(program: str, plan: dict[str, Any], **environment: str) -> tuple[int, str]:
+    """Run a driver in its own process group to its end. Returns the exit code and the end of its standard error."""
     process = subprocess.Popen(
         command(program, plan),
         env={**environment_of(), **environment},
@@ -29,11 +29,11 @@ def live(program: str, plan: dict[str, Any], **environment: str) -> tuple[int, s
         text=True,
     )
     try:
-        _, words = process.communicate(timeout=LIFE_S_MAX)
+        _, words = process.communicate(timeout=DRIVER_S_MAX)
     finally:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # a life that took too long leaves no JVM and no executors behind
-    return process.returncode, words[-LAST_WORDS:]
+            os.killpg(process.pid, signal.SIGKILL)  # also the JVM and executors of a driver that timed out
+    return process.returncode, words[-LOG_TAIL_CHARS:]
 
 
 def command(program: str, plan: dict[str, Any]) -> list[str]:
@@ -45,8 +45,8 @@ def environment_of() -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """Who stands still, and where."""
+class HeldTrap:
+    """A stopped process and the place of its trap."""
 
     name: str
     place: str
@@ -55,38 +55,38 @@ class Held:
     is_spared: bool
 
 
-def tell(pipe: str, name: str, place: str, batch: int, is_spared: bool = False) -> None:
-    """For a trap that has fallen. One line, so that several do not mix."""
+def report(pipe: str, name: str, place: str, batch: int, is_spared: bool = False) -> None:
+    """Report a reached trap. One line, since several processes write to the pipe."""
     with open(pipe, "w") as lines:
         lines.write(json.dumps([name, place, batch, os.getpid(), is_spared]) + "\n")
 
 
 @contextlib.contextmanager
-def held_life(program: str, plan: dict[str, Any], folder: Path, names: set[str]) -> Iterator[dict[str, Held]]:
-    """A driver at the moment at which the traps of these names hold; then it is killed, and who is spared goes on.
+def held_driver(program: str, plan: dict[str, Any], folder: Path, names: set[str]) -> Iterator[dict[str, HeldTrap]]:
+    """Run a driver until the traps of these names hold, then kill it; spared processes are resumed.
 
-    The plan is given `pipe`, through which traps tell that they have fallen. One that does not fall is an error.
+    The plan gets `pipe`, to which traps report. A trap that is not reached is an error.
     """
     folder.mkdir()
     pipe, words = folder / "pipe", folder / "words"
     os.mkfifo(pipe)
-    told = os.open(pipe, os.O_RDWR)
-    with words.open("w") as last_words:
+    descriptor = os.open(pipe, os.O_RDWR)
+    with words.open("w") as log:
         process = subprocess.Popen(
             command(program, {**plan, "pipe": str(pipe)}),
             env=environment_of(),
-            stdout=last_words,
+            stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    held: dict[str, Held] = {}
+    held: dict[str, HeldTrap] = {}
     try:
-        told_of = those_held(process, told)
+        messages = trap_messages(process, descriptor)
         while not names <= set(held):
-            each = next(told_of, None)
+            each = next(messages, None)
             assert each is not None, (
-                f"the traps of {sorted(names - set(held))} did not fall; the driver's code is {process.poll()}\n"
-                f"{words.read_text(errors='replace')[-LAST_WORDS:]}"
+                f"the traps of {sorted(names - set(held))} were not reached; the driver's code is {process.poll()}\n"
+                f"{words.read_text(errors='replace')[-LOG_TAIL_CHARS:]}"
             )
             held[each.name] = each
         yield held
@@ -99,18 +99,18 @@ def held_life(program: str, plan: dict[str, Any], folder: Path, names: set[str])
             elif each.pid != process.pid:
                 with contextlib.suppress(ProcessLookupError):  # a worker may end with its JVM
                     os.kill(each.pid, signal.SIGKILL)
-        os.close(told)
+        os.close(descriptor)
 
 
-def those_held(process: subprocess.Popen[bytes], told: int) -> Iterator[Held]:
-    """One after the other, as their traps fall; no more when the driver has ended, or time is up."""
-    deadline_s = time.monotonic() + LIFE_S_MAX
+def trap_messages(process: subprocess.Popen[bytes], descriptor: int) -> Iterator[HeldTrap]:
+    """Yield reached traps until the driver has ended or the time is up."""
+    deadline_s = time.monotonic() + DRIVER_S_MAX
     ended, lines = os.pidfd_open(process.pid), b""
     try:
-        while told in select.select([told, ended], [], [], max(deadline_s - time.monotonic(), 0.0))[0]:
-            lines += os.read(told, 65_536)
+        while descriptor in select.select([descriptor, ended], [], [], max(deadline_s - time.monotonic(), 0.0))[0]:
+            lines += os.read(descriptor, 65_536)
             while b"\n" in lines:
                 line, _, lines = lines.partition(b"\n")
-                yield Held(*json.loads(line))
+                yield HeldTrap(*json.loads(line))
     finally:
         os.close(ended)

@@ -1,4 +1,4 @@
-"""The activity pipeline: what is wrong is put aside with its reason, what came twice counts once, figures add up."""
+"""The activity pipeline: dead letters with reasons, deduplication, and aggregates."""
 
 import json
 import uuid
@@ -25,12 +25,12 @@ from moldau_dev.spark import read_committed, run_script
 
 @pytest.fixture
 def topic(moldau_broker: Broker) -> str:
-    """A fresh topic for records of long ago, which by default might be deleted at any moment."""
+    """A new topic for old records, which would be deleted with the default retention."""
     return moldau_broker.create_topic(f"spark-{uuid.uuid4().hex}", partitions=2, **{"retention.ms": "-1"})
 
 
 def raw(spark: Any, values: list[bytes | None]) -> Any:
-    """Rows as the source gives them, written at the start of the hour."""
+    """Return rows in the schema of the source, with timestamps at the start of the hour."""
     written = datetime.fromtimestamp(START_MS / 1000, UTC)
     rows = [(b"k", value, "raw", 1, offset, written, None) for offset, value in enumerate(values)]
     schema = (
@@ -52,9 +52,9 @@ def test_invalid_events_become_dead_letters_with_the_reason(spark: Any) -> None:
     frame = through(raw(spark, [*good, None, *BAD]), *Activity.checking(), SqlStep(routed_records("out")))
     found = frame.collect()
     assert [row["topic"] for row in found] == ["out.events"] * 3 + ["out.dead-letters"] * (1 + len(BAD))
-    told = [{each["key"]: bytes(each["value"]).decode() for each in row["headers"] or ()} for row in found]
-    assert [each.get("moldau.reason") for each in told] == [None, None, None, "no value", *BAD.values()]
-    assert told[4] == {
+    headers_of = [{each["key"]: bytes(each["value"]).decode() for each in row["headers"] or ()} for row in found]
+    assert [each.get("moldau.reason") for each in headers_of] == [None, None, None, "no value", *BAD.values()]
+    assert headers_of[4] == {
         "moldau.reason": "not a JSON event",
         "moldau.topic": "raw",
         "moldau.partition": "1",
@@ -111,7 +111,7 @@ def test_ejected_activity_gives_the_same_results(spark: Any, moldau_broker: Brok
     job = made(topic, moldau_broker, tmp_path)
     script = job.script(master="local[2]", checkpoint=str(tmp_path / "checkpoint"), once=True)
     run_script(script)
-    # Its topics have as many partitions as the broker gives by itself: one.
+    # The script creates topics with the broker's default number of partitions: one.
     assert ids_of(moldau_broker, job.out, 1) == Counter(f"e{number}" for number in range(60))
     letters = read_committed(moldau_broker, f"{job.out}.dead-letters", 1)
     assert Counter(value for _, value in letters) == Counter(list(BAD))
@@ -146,7 +146,7 @@ def test_late_events_are_dropped_and_counted(spark: Any, moldau_broker: Broker, 
     job = made(topic, moldau_broker, tmp_path, rows_per_batch_max=1)
     with moldau_broker.client() as client:
         job.create_topics(client, PARTITIONS)
-    # What is late is decided by what the batch before the last has seen: each event is a batch here, of one partition.
+    # The watermark follows from the batch before the last; here each event is a batch of one partition.
     send(moldau_broker, topic, *zip((2, 4, 6, 8), (3600, 3601, 1, 3602), strict=True))
     folder = RunFolder(tmp_path, job.name)
     config = RunConfig(folder=folder, master="local[2]", once=True)

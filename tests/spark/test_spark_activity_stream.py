@@ -1,4 +1,4 @@
-"""The activity pipeline as a stream, as its command runs it: shown while it runs, and stopped in order."""
+"""The activity pipeline as a stream, run by its command: status while it runs, and a clean stop."""
 
 import json
 import os
@@ -28,23 +28,23 @@ SEEN_S_MAX: Final = 300
 
 @pytest.fixture
 def topic(moldau_broker: Broker) -> str:
-    """A fresh topic for records of long ago, which by default might be deleted at any moment."""
+    """A new topic for old records, which would be deleted with the default retention."""
     return moldau_broker.create_topic(f"spark-{uuid.uuid4().hex}", partitions=PARTITIONS, **{"retention.ms": "-1"})
 
 
 def state_of(folder: RunFolder) -> State:
-    return folder.state  # it changes under our eyes
+    return folder.state  # a call, because type checkers assume that an attribute does not change
 
 
 def until(is_so: Callable[[], bool], what: str) -> None:
     deadline_s = time.monotonic() + SEEN_S_MAX
     while not is_so():
         assert time.monotonic() < deadline_s, f"not seen within {SEEN_S_MAX} s: {what}"
-        time.sleep(0.1)  # between two looks at a file of another process
+        time.sleep(0.1)  # polls a file of another process
 
 
 class Stream:
-    """The command in a process of its own, as a terminal starts it, and what it says."""
+    """The command in its own process group, and its output."""
 
     def __init__(self, broker: Broker, topic: str, root: Path, *options: str) -> None:
         words = ("pipeline", "run", "activity", "-t", topic, "-b", broker.bootstrap_servers, "--folder", str(root))
@@ -64,19 +64,19 @@ class Stream:
             yield json.loads(line)
 
     def until_read(self, rows: dict[str, int]) -> None:
-        """Until each part has read so many rows since it first ran."""
+        """Wait until each part has read the given number of rows."""
         seen: dict[str, int] = {}
         for each in self.progress():
             seen[each["part"]] = each["rows_total"]
             if all(seen.get(part, 0) >= count for part, count in rows.items()):
                 return
-        pytest.fail(f"it ended, and had read {seen}")
+        pytest.fail(f"exited after reading {seen}")
 
     def interrupt(self) -> str:
-        """Ctrl-C, as a terminal does it: to all, the JVM too. Its last words."""
+        """Send Ctrl-C like a terminal, also to the JVM. Returns the remaining standard error."""
         os.killpg(self.process.pid, signal.SIGINT)
-        _, said = self.process.communicate(timeout=STOPPED_S_MAX)
-        return said
+        _, errors = self.process.communicate(timeout=STOPPED_S_MAX)
+        return errors
 
 
 @pytest.mark.proves("D3", "D4")
@@ -95,13 +95,13 @@ def test_activity_stream_is_shown_stopped_and_resumed(moldau_broker: Broker, top
         stream.until_read({"clean": first + second, **dict.fromkeys(PARTS[1:], 120)})
         page = folder.path / "report.html"
         until(lambda: page.exists() and "this page loads itself again" in page.read_text(), "a report while it runs")
-        said = stream.interrupt()
+        errors = stream.interrupt()
     finally:
         stream.process.kill()
-    assert stream.process.returncode == 130, said
-    assert "stopped; run it again to continue from here" in said
-    assert f"report: {page}" in said
-    assert "Traceback" not in said
+    assert stream.process.returncode == 130, errors
+    assert "stopped; run it again to continue from here" in errors
+    assert f"report: {page}" in errors
+    assert "Traceback" not in errors
     assert state_of(folder) is State.STOPPED
     assert "loads itself again" not in page.read_text()
     assert "<b>120</b>events" in page.read_text()

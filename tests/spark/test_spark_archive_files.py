@@ -1,4 +1,4 @@
-"""Files that tasks write by themselves are, to Spark, the files that it would have written."""
+"""Parquet files written by tasks are read by Spark like its own."""
 
 from pathlib import Path
 from typing import Any

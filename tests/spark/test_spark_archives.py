@@ -1,4 +1,4 @@
-"""Archive a topic, lose it, restore it: what comes back is what was there."""
+"""Archive and restore: the restored topic equals the original."""
 
 import json
 import shutil
@@ -40,7 +40,7 @@ READ_S_MAX = 60
 
 @pytest.fixture
 def topic(moldau_broker: Broker) -> str:
-    """A fresh topic for records of long ago, which by default might be deleted at any moment."""
+    """A new topic for old records, which would be deleted with the default retention."""
     return moldau_broker.create_topic(f"spark-{uuid.uuid4().hex}", partitions=2, **{"retention.ms": "-1"})
 
 
@@ -78,7 +78,7 @@ def test_restored_topic_equals_the_deleted_one(spark: Any, moldau_broker: Broker
 
 @pytest.mark.proves("O3")
 def test_all_groups_excludes_those_of_archives(spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path) -> None:
-    """Theirs only show how far they are: in a topic that they do not read, that would be a lag that never ends."""
+    """Groups of archives only show progress; in a restored topic they would have a lag for ever."""
     fill(moldau_broker, topic)
     job = archive(moldau_broker, topic, tmp_path)
     fill(moldau_broker, topic)
@@ -87,7 +87,7 @@ def test_all_groups_excludes_those_of_archives(spark: Any, moldau_broker: Broker
     archive(moldau_broker, topic, tmp_path, name=f"also-{topic}")
     beside, alone = f"{topic}-beside", f"{topic}-alone"
     assert list(restore(spark, moldau_broker, job, tmp_path, beside, groups=("all",)).groups) == ["readers"]
-    # Who is named is moved.
+    # A group that is named is moved.
     assert list(restore(spark, moldau_broker, job, tmp_path, alone, groups=(job.name,)).groups) == [job.name]
 
 
@@ -146,7 +146,7 @@ def test_alternating_writers_archive_each_record_once(
 def test_uncommitted_first_batch_is_archived_once(
     spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
 ) -> None:
-    """The archive goes on with a new checkpoint, and its first batch is in place when it dies."""
+    """The archive continues with a new checkpoint and crashes after its first batch is in place."""
     where = tmp_path / "elsewhere"
     checkpoint = where.as_uri()
     fill(moldau_broker, topic)
@@ -159,7 +159,7 @@ def test_uncommitted_first_batch_is_archived_once(
 
     forget_commit(where)
     fill(moldau_broker, topic)
-    archive(moldau_broker, topic, tmp_path, until(topic, 90))  # before it comes again, somebody else goes on behind it
+    archive(moldau_broker, topic, tmp_path, until(topic, 90))  # another writer continues before the rerun
     fill(moldau_broker, topic)
     archive(moldau_broker, topic, tmp_path, rows_per_batch=1000, checkpoint=checkpoint)
     assert in_archive(spark, job) == parse_offsets_json(dump(moldau_broker, topic))
@@ -191,7 +191,7 @@ def test_note_survives_an_interrupted_update(spark: Any, tmp_path: Path, monkeyp
 @pytest.mark.proves("D3", part="settings of clients")
 @pytest.mark.usefixtures("spark")
 def test_large_records_are_restored_with_compression(moldau_broker: Broker, topic: str, tmp_path: Path) -> None:
-    """The topic takes 1 MiB: it has 3 MB because they were compressed, and has them again if they are."""
+    """A topic with a limit of 1 MiB can hold records of 3 MB only if they are compressed."""
     large = {"bootstrap.servers": moldau_broker.bootstrap_servers, "message.max.bytes": 10_000_000}
     producer = Producer({**large, "compression.type": "zstd"})
     for partition in PARTITIONS:
@@ -237,7 +237,7 @@ def test_interrupted_restore_resumes(
     def remove_writer(self: Restore, memory: Any) -> None:
         left[0] -= 1
         if left[0] < 0:
-            raise OSError("no space left")  # the second part is out, and nobody has noted it
+            raise OSError("no space left")  # the second chunk is written, but not recorded
         remember(self, memory)
 
     monkeypatch.setattr(Restore, "_remember", remove_writer)
@@ -252,11 +252,11 @@ def test_interrupted_restore_resumes(
 def test_partitions_added_after_the_last_note_are_restored(
     spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A note is a minute old, perhaps, when whoever archives dies with its cluster; and an archive grows."""
+    """The last note may be a minute old when archiver and cluster crash, and the archive grows later."""
     fill(moldau_broker, topic)
     early = archive(moldau_broker, topic, tmp_path)
     broken_off, late = f"{topic}-early", f"{topic}-late"
-    monkeypatch.setattr(Restore, "_read_back", lambda *_: 1 / 0)  # somebody pulls the plug
+    monkeypatch.setattr(Restore, "_read_back", lambda *_: 1 / 0)  # a crash before the verification
     with pytest.raises(ZeroDivisionError):
         restore(spark, moldau_broker, early, tmp_path, broken_off)
     monkeypatch.undo()

@@ -1,4 +1,4 @@
-"""Queries whose driver is killed at each place of a commit, and comes back with other cores and another plan."""
+"""Queries whose driver is killed at each place of a commit and restarted with other cores and another plan."""
 
 from functools import partial
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from quick_settings import DRIVER_SETTINGS
-from spark_drivers import held_life
+from spark_drivers import held_driver
 from trapped_driver import start
 
 from moldau.testing.broker import Broker
@@ -15,26 +15,26 @@ from moldau_dev.spark import produce, read_committed, until_all_done
 
 ROWS: Final = 400
 BATCHES: Final = 4
-# Where each query stands when the driver dies, and in which batch: in the first life and in the second. The marker is
-# read once in a life, before its first transaction.
+# Place and batch of each query when the driver is killed, in the first and the second process. The marker is
+# read once per process, before its first transaction.
 PLACES: Final = {
     "ana": [("marker read", 0), ("flushed", 1)],  # before the transaction begins; before EndTxn
     "ben": [("publishing", 1), ("committed", 2)],  # in its middle; after EndTxn
     "cleo": [("publishing", 1), ("returned", 2)],  # the same; after commit(), before Spark has noted it
 }
-ORPHAN: Final = "cleo"  # whose process that commits outlives its first driver
-LIVES: Final = [(3, "plain"), (1, "gathered")]  # cores and plan
-TASKS: Final = {  # of each batch, as often as it was to be committed: by one plan, and by another
+ORPHAN: Final = "cleo"  # its committing process outlives the first driver
+PROCESSES: Final = [(3, "plain"), (1, "gathered")]  # cores and plan
+TASKS: Final = {  # tasks per attempt to commit each batch, by one plan and the other
     "ana": {0: [3, 1], 1: [1]},
     "ben": {0: [3], 1: [3, 1], 2: [1]},
     "cleo": {0: [3], 1: [3, 1], 2: [1]},
 }
-# A shuffle has as many tasks as it was asked for, not one for so few rows.
+# Without adaptive execution, a shuffle keeps its number of tasks for few rows too.
 SETTINGS: Final = {**DRIVER_SETTINGS, "spark.sql.adaptive.enabled": "false"}
 
 
 def tasks_by_batch(commits: Path) -> dict[int, list[int]]:
-    """How many tasks each batch had, as often as it was to be committed."""
+    """Return the number of tasks of each attempt to commit each batch."""
     found: dict[int, list[int]] = {}
     for line in commits.read_text().splitlines():
         batch, tasks = map(int, line.split())
@@ -43,7 +43,7 @@ def tasks_by_batch(commits: Path) -> dict[int, list[int]]:
 
 
 def offsets_used(broker: Broker, topic: str) -> int:
-    """By rows, by those of transactions that were given up, and by the marks that end transactions."""
+    """Return the number of offsets of rows, aborted rows and transaction markers."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "r"})
     ends = [consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=60) for number in (0, 1)]
     consumer.close()
@@ -64,27 +64,27 @@ def test_rows_are_written_once_when_the_driver_crashes_during_a_commit(
         "rows_per_batch": ROWS // BATCHES,
         "settings": SETTINGS,
     }
-    for life, (cores, shape) in enumerate(LIVES):
+    for number, (cores, shape) in enumerate(PROCESSES):
         traps = {
             name: {
-                "place": places[life][0],
-                "first_batch": places[life][1],
-                "is_spared": name == ORPHAN and life == 0,
+                "place": places[number][0],
+                "first_batch": places[number][1],
+                "is_spared": name == ORPHAN and number == 0,
                 "commits": str(tmp_path / f"commits-{name}"),
             }
             for name, places in PLACES.items()
         }
-        lived = {**plan, "master": f"local[{cores}]", "shape": shape, "traps": traps}
-        with held_life("trapped_driver.py", lived, tmp_path / f"life-{life}", set(PLACES)) as held:
+        run = {**plan, "master": f"local[{cores}]", "shape": shape, "traps": traps}
+        with held_driver("trapped_driver.py", run, tmp_path / f"number-{number}", set(PLACES)) as held:
             found = {name: (each.place, each.batch) for name, each in held.items()}
-            assert found == {name: places[life] for name, places in PLACES.items()}
+            assert found == {name: places[number] for name, places in PLACES.items()}
     until_all_done([partial(start, spark, plan, name, "joined") for name in PLACES])
     for name in PLACES:
         rows = read_committed(moldau_broker, f"{topic}.{name}", 2)
         assert sorted(int(value) for _, value in rows) == list(range(ROWS))
         assert len({key for key, _ in rows}) == ROWS
         assert tasks_by_batch(tmp_path / f"commits-{name}") == TASKS[name]
-    marks_max = 2 * (BATCHES + 2 * len(LIVES))
-    assert offsets_used(moldau_broker, f"{topic}.ana") >= ROWS + ROWS // BATCHES, "no rows of an attempt given up"
-    assert offsets_used(moldau_broker, f"{topic}.ben") <= ROWS + ROWS // BATCHES + marks_max
+    markers_max = 2 * (BATCHES + 2 * len(PROCESSES))
+    assert offsets_used(moldau_broker, f"{topic}.ana") >= ROWS + ROWS // BATCHES, "no rows of an aborted attempt"
+    assert offsets_used(moldau_broker, f"{topic}.ben") <= ROWS + ROWS // BATCHES + markers_max
     assert not list((tmp_path / "checkpoints").rglob("*.arrow"))

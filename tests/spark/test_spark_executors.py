@@ -1,4 +1,4 @@
-"""A cluster of two executors, one of which is killed in the middle of its work: the jobs go on, exactly once."""
+"""A cluster of two executors, one of which is killed during a task: the jobs complete exactly once."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -7,21 +7,21 @@ import pyspark
 import pytest
 from confluent_kafka import Producer
 from quick_settings import DRIVER_SETTINGS, JAVA_OPTIONS
-from spark_drivers import live
+from spark_drivers import run_driver
 
 from moldau.testing.broker import Broker
 from moldau_dev.spark import read_committed
 
 MASTER: Final = "local-cluster[2,1,1024]"
 ROWS: Final = 300
-PADDING: Final = b" " * 20_000  # so that a task's rows are more than travels in its message to the driver
+PADDING: Final = b" " * 20_000  # makes the rows of a task too large to be staged inline
 SETTINGS: Final = {
     **DRIVER_SETTINGS,
     "spark.executor.memory": "1024m",
     "spark.executor.extraJavaOptions": JAVA_OPTIONS,
     "spark.sql.shuffle.partitions": "2",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "20",  # a task has several
-    "spark.shuffle.io.retryWait": "500ms",  # who is dead stays dead
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20",  # several Arrow batches per task
+    "spark.shuffle.io.retryWait": "500ms",  # a killed executor does not come back
     "spark.locality.wait": "0s",
 }
 
@@ -34,7 +34,7 @@ def fill(broker: Broker, topic: str) -> None:
 
 
 def spark_home(folder: Path) -> Path:
-    """The installed Spark by another name: its workers leave their logs in its folder."""
+    """Link the installed Spark from another directory, where its workers write their logs."""
     folder.mkdir()
     for each in Path(str(pyspark.__file__)).parent.iterdir():
         if each.name != "work":
@@ -62,7 +62,7 @@ def test_rows_are_written_once_when_executors_crash(moldau_broker: Broker, topic
         "staging": str(tmp_path / "staging"),
     }
     home = spark_home(tmp_path / "home")
-    code, words = live("cluster_driver.py", plan, SPARK_HOME=str(home), SPARK_LOCAL_IP="127.0.0.1")
+    code, words = run_driver("cluster_driver.py", plan, SPARK_HOME=str(home), SPARK_LOCAL_IP="127.0.0.1")
     assert code == 0, words
     killed = {int(Path(trap["note"]).read_text()) for trap in traps.values()}
     assert len(killed) == len(traps)

@@ -1,4 +1,4 @@
-"""Pipelines whose driver is killed in the middle of their batches: it is seen, and they go on, exactly once."""
+"""Pipelines whose driver is killed during their batches: the crash is reported, and they resume exactly once."""
 
 from collections import Counter
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 from activity_scene import BAD, LATER_S, PARTITIONS, expected_counts, fill, ids_of, send, user_of, values
 from quick_settings import DRIVER_SETTINGS
-from spark_drivers import held_life
+from spark_drivers import held_driver
 from trapped_pipelines import RENAMING, run_activity, run_archive, run_transform
 
 from moldau.pipelines.activity import Activity
@@ -20,7 +20,7 @@ from moldau_dev.spark import produce, read_committed, reading
 ROWS: Final = 300
 EVENTS: Final = 200
 PARTS: Final = ["clean", "counts", "sessions", "load", "lake"]
-# Place, and the first batch in which it counts. Counts come out when a minute is over: not in the first batch.
+# Place, and the first batch in which the trap is armed. Counts are written when a window closes.
 TRAPS: Final = {
     "moved": ("publishing", 1),
     "kept": (RENAMING, 1),
@@ -46,7 +46,7 @@ def test_pipelines_resume_exactly_once_when_their_driver_crashes(
     moldau_broker.create_topic(f"{topic}.moved", partitions=2)
     with moldau_broker.client() as client:
         job.create_topics(client, PARTITIONS)
-        job.create_topics(client, PARTITIONS)  # those that are there stay
+        job.create_topics(client, PARTITIONS)  # existing topics are kept
     produce(moldau_broker, topic, ROWS)
     raw_count = fill(moldau_broker, job.topic, 0, EVENTS)
     plan: dict[str, Any] = {
@@ -62,13 +62,13 @@ def test_pipelines_resume_exactly_once_when_their_driver_crashes(
         },
     }
     folders = [RunFolder(tmp_path / "pipelines", each) for each in ("moved", "kept", "activity")]
-    with held_life("trapped_pipelines.py", {**plan, "master": "local[3]"}, tmp_path / "life", set(TRAPS)) as held:
+    with held_driver("trapped_pipelines.py", {**plan, "master": "local[3]"}, tmp_path / "life", set(TRAPS)) as held:
         assert {name: each.place for name, each in held.items()} == {name: place for name, (place, _) in TRAPS.items()}
         assert [name for name, each in held.items() if each.batch < TRAPS[name][1]] == []
         assert [each.state for each in folders] == [State.RUNNING] * 3
     assert [each.state for each in folders] == [State.DIED] * 3
 
-    send(moldau_broker, job.topic, (1001, LATER_S), (1002, LATER_S + 1))  # they close the windows before them
+    send(moldau_broker, job.topic, (1001, LATER_S), (1002, LATER_S + 1))  # these close the earlier windows
     plan["master"] = "local[2]"
     run_transform(plan)
     run_archive(plan)
@@ -93,10 +93,10 @@ def check_results(spark: Any, broker: Broker, job: Activity) -> None:
     letters = reading(
         spark.read, broker, f"{job.out}.dead-letters", kafka__isolation__level="read_committed", includeHeaders="true"
     ).collect()
-    told = [{each["key"]: bytes(each["value"]).decode() for each in row["headers"]} for row in letters]
-    reasons = Counter((bytes(row["value"]), each["moldau.reason"]) for row, each in zip(letters, told, strict=True))
+    headers = [{each["key"]: bytes(each["value"]).decode() for each in row["headers"]} for row in letters]
+    reasons = Counter((bytes(row["value"]), each["moldau.reason"]) for row, each in zip(letters, headers, strict=True))
     assert reasons == Counter(BAD.items())
-    places = {(each["h"], each["moldau.topic"], each["moldau.partition"]) for each in told}
+    places = {(each["h"], each["moldau.topic"], each["moldau.partition"]) for each in headers}
     assert places == {("1", job.topic, "1")}
 
     counted = [

@@ -1,4 +1,4 @@
-"""Pipelines on Spark: from topics to topics, on with it after an end, stopped and told of."""
+"""Pipelines on Spark: from topics to topics, resumed, stopped, and their status."""
 
 import json
 import os
@@ -63,16 +63,16 @@ def test_transform_resumes_and_saves_its_progress(
 ) -> None:
     out = moldau_broker.create_topic(f"{topic}-out", partitions=2)
     flow = flow_of(moldau_broker, topic, out, rows_per_batch_max=40)
-    told: list[int] = []
+    counts: list[int] = []
     config = RunConfig(
         folder=RunFolder(tmp_path, flow.name),
         master="local[2]",
         once=True,
-        on_progress=lambda each: told.append(each.rows),
+        on_progress=lambda each: counts.append(each.rows),
     )
     produce(moldau_broker, topic, 100)
     run_flow(flow, config, new_run("transform", {}, "local[2]"))
-    assert [rows for rows in told if rows] == [40, 40, 20]
+    assert [rows for rows in counts if rows] == [40, 40, 20]
     produce(moldau_broker, topic, 11, first=100)
     run_flow(flow, config, new_run("transform", {}, "local[2]"))
     assert written(spark, moldau_broker, out) == [2 * each for each in range(111)]
@@ -131,7 +131,7 @@ def test_failed_job_shows_one_line_and_saves_the_full_error(
 
 @contextmanager
 def running(broker: Broker, topic: str, out: str, root: Path, job: str = "transform") -> Iterator[Any]:
-    """`moldau pipeline run` in a process of its own, after its first batch."""
+    """Run `moldau pipeline run` in its own process; yield after its first batch."""
     words = f"pipeline run {job} --topic {topic} --to {out} --master local[1] --json".split()
     small = [word for name, value in DRIVER_SETTINGS.items() for word in ("--conf", f"{name}={value}")]
     process = subprocess.Popen(
@@ -167,13 +167,13 @@ def test_running_pipeline_is_shown_and_stopped_by_another_process(
     (tmp_path / "mine.py").write_text(WITH_UDF)
     (tmp_path / "beside_mine.py").write_text("COLUMNS = ('key', 'value')\n")
     with running(moldau_broker, topic, out, tmp_path, str(tmp_path / "mine.py")) as process:
-        told = json.loads(pipeline(tmp_path, "status", name, "--json").stdout)
-        assert (told["state"], told["pid"], told["progress"]["rows_total"]) == ("running", process.pid, 10)
+        status = json.loads(pipeline(tmp_path, "status", name, "--json").stdout)
+        assert (status["state"], status["pid"], status["progress"]["rows_total"]) == ("running", process.pid, 10)
         twice = pipeline(tmp_path, "run", "transform", "-t", topic, "--to", out, "-b", moldau_broker.bootstrap_servers)
         assert f"is already running as process {process.pid}" in twice.stderr
         assert pipeline(tmp_path, "stop", name).stderr == f"{name} has stopped\n"
-        _, said = process.communicate(timeout=STARTED_S_MAX)
-    assert (process.returncode, "Traceback" in said) == (0, False)
-    told = json.loads(pipeline(tmp_path, "status", name, "--json").stdout)
-    assert (told["state"], told["live"], told["progress"]["lag_total"]) == ("stopped", False, 0)
+        _, errors = process.communicate(timeout=STARTED_S_MAX)
+    assert (process.returncode, "Traceback" in errors) == (0, False)
+    status = json.loads(pipeline(tmp_path, "status", name, "--json").stdout)
+    assert (status["state"], status["live"], status["progress"]["lag_total"]) == ("stopped", False, 0)
     assert written(spark, moldau_broker, out) == [100 + each for each in range(10)]

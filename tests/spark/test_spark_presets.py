@@ -1,4 +1,4 @@
-"""`aggregate` and `dedupe` on Spark, as they are called: each result once, over several runs."""
+"""`aggregate` and `dedupe` on Spark, run by their commands: each result once, over several runs."""
 
 import json
 import uuid
@@ -20,7 +20,7 @@ MINUTE_MS = 60_000
 
 @pytest.fixture
 def topic(moldau_broker: Broker) -> str:
-    """A fresh topic for records of any time."""
+    """A new topic for records with any timestamp."""
     return moldau_broker.create_topic(f"spark-{uuid.uuid4().hex}", partitions=2, **{"retention.ms": "-1"})
 
 
@@ -63,7 +63,7 @@ def test_final_windows_are_aggregated_once(
     )
     send(moldau_broker, topic, [click("/a", 0.1, 2), click("/a", 0.2, 3), click("/b", 0.3, 1), click(None, 0.4, 9)])
     run(moldau_broker, tmp_path, job)
-    assert rows(spark, moldau_broker, out) == []  # nobody knows yet that the minute is over
+    assert rows(spark, moldau_broker, out) == []  # the watermark has not passed the window yet
     send(moldau_broker, topic, [click("/a", 1.5, 4), b"no json", click("/b", 9, 0)])
     run(moldau_broker, tmp_path, job)
     found = {
@@ -157,7 +157,12 @@ def test_duplicates_are_dropped_across_batches_and_runs(
     bounded = moldau_broker.create_topic(f"{topic}-bounded", partitions=1)
     run(moldau_broker, tmp_path, f"{job} --name bounded --until end".replace(out, bounded).replace("--once", ""))
     kept = [json.loads(row.value) for row in rows(spark, moldau_broker, bounded) if b'"n"' in row.value]
-    assert sorted(each["n"] for each in kept if "id" in each) == [0, 1, 2, 3]  # the others came earlier without it
+    assert sorted(each["n"] for each in kept if "id" in each) == [
+        0,
+        1,
+        2,
+        3,
+    ]
 
 
 @pytest.mark.proves("D3")

@@ -1,4 +1,4 @@
-"""The example of Spark, on what the clickstream example has made."""
+"""The Spark example, on the output of the clickstream example."""
 
 import json
 import re
@@ -29,7 +29,7 @@ def test_purchases_example_writes_each_purchase_once(
     assert bought
     program, checkpoint = EXAMPLES / "spark/purchases_moldau.py", str(tmp_path / "checkpoint")
     shown = printed_by(program, *common, "--to", target, "--checkpoint", checkpoint)
-    spark.sparkContext.setLogLevel(SETTINGS["spark.log.level"])  # the example has its own
+    spark.sparkContext.setLogLevel(SETTINGS["spark.log.level"])  # the example changes it
     assert Counter(value for _, value in read_committed(moldau_broker, target, 2)) == Counter(bought)
     pages = {page: int(count.replace(",", "")) for count, page in re.findall(r"^ *([\d,]+)  (/\S*)$", shown, re.M)}
     assert pages == Counter(json.loads(value)["page"] for value in bought)

@@ -60,7 +60,7 @@ def test_both_fetchers_read_the_same_table(spark: Any, moldau_broker: Broker, to
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"kafka__auto__offset__reset": "earliest"}, "startingOffsets"),
         ({"startingOffsets": "latest"}, "batch query"),
@@ -70,7 +70,7 @@ def test_both_fetchers_read_the_same_table(spark: Any, moldau_broker: Broker, to
     ],
 )
 def test_invalid_read_option_is_reported(
-    spark: Any, moldau_broker: Broker, topic: str, options: dict[str, str], words: str
+    spark: Any, moldau_broker: Broker, topic: str, options: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(Exception, match=words):
+    with pytest.raises(Exception, match=message):
         reading(spark.read, moldau_broker, topic, **options).count()

@@ -1,4 +1,4 @@
-"""Sessions as the rest of the tests have them: what their Python processes are."""
+"""The Python workers of a session."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pyspark
 
 
 def test_python_workers_use_the_installed_pyspark(spark: Any) -> None:
-    """Not the one in a zip, which each of them would compile anew."""
+    """Not the zipped one, which each worker would compile again."""
 
     def place(_: int) -> str:
         import pyspark

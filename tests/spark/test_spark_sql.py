@@ -1,4 +1,4 @@
-"""`moldau sql` on Spark: JSON fields are columns, whatever else is there."""
+"""`moldau sql` on Spark: JSON fields are columns."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from moldau.testing.broker import Broker
 SEEN_S_MAX = 300
 
 
-def ask(broker: Broker, query: str) -> list[dict[str, Any]]:
+def select(broker: Broker, query: str) -> list[dict[str, Any]]:
     words = ["sql", query, "--json", "--master", "local[2]", "-b", broker.bootstrap_servers]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
@@ -38,16 +38,16 @@ def test_topics_are_queried_as_tables(spark: Any, moldau_broker: Broker, topic: 
     plain = moldau_broker.create_topic(f"{topic}.plain", partitions=1)
     producer.produce(plain, b"hello")
     assert producer.flush(30) == 0
-    assert ask(
+    assert query(
         moldau_broker, f"select page, count(*) as n from `{topic}` where page > '' group by page order by page"
     ) == [
         {"page": "/0", "n": 3},
         {"page": "/1", "n": 3},
         {"page": "/2", "n": 3},
     ]
-    (last,) = ask(moldau_broker, f"select user.id as id, user, _key, _partition from `{topic}` where late")
+    (last,) = select(moldau_broker, f"select user.id as id, user, _key, _partition from `{topic}` where late")
     assert last == {"id": 8, "user": {"id": 8}, "_key": "k8", "_partition": 0}
-    assert ask(moldau_broker, f"select value, _offset from `{plain}`") == [{"value": "hello", "_offset": 0}]
+    assert select(moldau_broker, f"select value, _offset from `{plain}`") == [{"value": "hello", "_offset": 0}]
     result = CliRunner().invoke(app, ["sql", f"select nope from `{plain}`", "-b", moldau_broker.bootstrap_servers])
     assert result.exit_code == 1
     assert result.stderr.startswith("error: ")
@@ -63,21 +63,21 @@ def test_fields_of_unusual_names_and_types_are_kept(spark: Any, moldau_broker: B
     producer.produce(capitals, '{"ID": 2}')
     producer.produce(lists, '[{"page": "/a"}, {"page": "/b"}]')
     assert producer.flush(30) == 0
-    (row,) = ask(moldau_broker, f"select _key, __key, page, in.x, n from `{topic}`")
+    (row,) = select(moldau_broker, f"select _key, __key, page, in.x, n from `{topic}`")
     assert row == {"_key": "k", "__key": "mine", "page": "/b", "x": 2, "n": "nan"}
-    assert ask(moldau_broker, f"select value from `{lists}`") == [{"value": '[{"page": "/a"}, {"page": "/b"}]'}]
+    assert select(moldau_broker, f"select value from `{lists}`") == [{"value": '[{"page": "/a"}, {"page": "/b"}]'}]
 
     words = ["sql", f"select id from `{capitals}`", "-b", moldau_broker.bootstrap_servers, "--master", "local[2]"]
     result = CliRunner().invoke(app, words)
     assert (result.exit_code, "ambiguous" in result.stderr) == (1, True)
-    told_apart = CliRunner().invoke(app, [*words, "--json", "--conf", "spark.sql.caseSensitive=true"])
+    case_sensitive = CliRunner().invoke(app, [*words, "--json", "--conf", "spark.sql.caseSensitive=true"])
     spark.conf.unset("spark.sql.caseSensitive")
-    assert [json.loads(line) for line in told_apart.stdout.splitlines()] == [{"id": 1}, {"id": None}]
+    assert [json.loads(line) for line in case_sensitive.stdout.splitlines()] == [{"id": 1}, {"id": None}]
 
 
 @pytest.mark.proves("D3", part="moldau sql")
 def test_timestamps_beyond_the_range_of_python_are_shown(spark: Any, moldau_broker: Broker, topic: str) -> None:
-    """A record may say any time: milliseconds that somebody took for seconds are of the year 55000."""
+    """Timestamps are not checked: microseconds taken for milliseconds give the year 55840."""
     del spark
     any_time = {"message.timestamp.after.max.ms": str(2**62), "message.timestamp.before.max.ms": str(2**62)}
     odd = moldau_broker.create_topic(f"{topic}.odd", partitions=1, **{"retention.ms": "-1", **any_time})
@@ -85,7 +85,7 @@ def test_timestamps_beyond_the_range_of_python_are_shown(spark: Any, moldau_brok
     with moldau_broker.client() as client:
         client.produce(odd, 0, [(each, None, b'{"page": "/a"}', ()) for each in times_ms])
     query = f"select _timestamp, _timestamp, _offset from `{odd}` order by _offset"
-    told = [
+    expected = [
         "+55840-11-08T22:13:20+00:00",
         "1969-12-31T23:59:59.999000+00:00",
         "-1199-02-15T14:13:20+00:00",
@@ -93,20 +93,20 @@ def test_timestamps_beyond_the_range_of_python_are_shown(spark: Any, moldau_brok
         "+10000-01-01T00:00:00+00:00",
         "1970-01-01T00:00:00.001000+00:00",
     ]
-    assert ask(moldau_broker, query) == [
-        {"_timestamp": each, "_timestamp_2": each, "_offset": at} for at, each in enumerate(told)
+    assert select(moldau_broker, query) == [
+        {"_timestamp": each, "_timestamp_2": each, "_offset": at} for at, each in enumerate(expected)
     ]
     nested = (
         "select array(_timestamp) as l, named_struct('a', _timestamp) as s, map(_timestamp, 1) as m, "
         f"cast(_timestamp as date) as d, cast(_timestamp as timestamp_ntz) as n from `{odd}` where _offset in (1, 4) "
         "order by _offset"
     )
-    before, after = ask(moldau_broker, nested)
-    at = told[4]
+    before, after = select(moldau_broker, nested)
+    at = expected[4]
     assert after == {"l": [at], "s": {"a": at}, "m": {at: 1}, "d": "+10000-01-01", "n": at.removesuffix("+00:00")}
     assert (before["d"], before["n"]) == ("1969-12-31", "1969-12-31T23:59:59.999000")
     shown = stream(moldau_broker, f"select _timestamp from `{odd}`", "--json", "--limit", "6")
-    assert [json.loads(line)["_timestamp"] for line in shown.stdout.splitlines()] == told
+    assert [json.loads(line)["_timestamp"] for line in shown.stdout.splitlines()] == expected
 
 
 def stream(broker: Broker, query: str, *more: str) -> Result:
@@ -122,12 +122,12 @@ def send(broker: Broker, topic: str, *pages: str) -> None:
 
 
 def at_batch(spark: Any, batch: int, act: Callable[[], None]) -> threading.Thread:
-    """Act when the query has done so many batches with rows."""
+    """Call `act` once the query has completed the given number of batches with rows."""
 
     def watch() -> None:
         deadline = time.monotonic() + SEEN_S_MAX
         while time.monotonic() < deadline:
-            time.sleep(0.1)  # looks at a query of Spark's, which tells nobody when a batch is done
+            time.sleep(0.1)  # polls, because the query has no event for a completed batch
             for query in spark.streams.active:
                 done = [each for each in query.recentProgress if each["numInputRows"]]
                 if query.name == QUERY_NAME and len(done) >= batch:
@@ -199,7 +199,7 @@ def test_truncated_stream_table_counts_all_rows(spark: Any, moldau_broker: Broke
 
 
 @pytest.mark.parametrize(
-    ("query", "says"),
+    ("query", "reason"),
     [
         ("select * from `{}` order by _offset", "a stream cannot be sorted"),
         (
@@ -211,12 +211,12 @@ def test_truncated_stream_table_counts_all_rows(spark: Any, moldau_broker: Broke
     ],
 )
 def test_query_that_cannot_be_streamed_is_rejected_in_one_line(
-    spark: Any, moldau_broker: Broker, topic: str, query: str, says: str
+    spark: Any, moldau_broker: Broker, topic: str, query: str, reason: str
 ) -> None:
     send(moldau_broker, topic, "/a")
     result = stream(moldau_broker, query.format(topic))
     assert result.exit_code == 1, result.output
     assert result.stderr.startswith("error: ")
-    assert says in result.stderr
+    assert reason in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert not [each for each in spark.streams.active if each.name == QUERY_NAME]

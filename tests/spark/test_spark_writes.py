@@ -33,7 +33,7 @@ def save(frame: Any, broker: Broker, **options: object) -> None:
 
 
 def run(frame: Any, broker: Broker, checkpoint: Path, **options: object) -> None:
-    """A stream, to the end of what is there."""
+    """Run a stream over all existing records."""
     until_done(writing(frame.writeStream, broker, checkpointLocation=checkpoint, **options))
 
 
@@ -134,7 +134,7 @@ def test_stream_writes_each_batch_in_one_transaction(
 def test_concurrent_streams_continue_in_any_committing_process(
     spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
 ) -> None:
-    """As many processes as have committed at once commit in turns, for whoever comes: unequal streams change places."""
+    """The committing processes form a pool, so streams of unequal speed swap processes."""
     produce(moldau_broker, topic, 120)
 
     def start(rows: int) -> Any:
@@ -170,13 +170,13 @@ def test_application_version_is_written_once(spark: Any, moldau_broker: Broker, 
 
 @pytest.mark.proves("D2")
 def test_concurrent_versions_are_committed_by_any_process(spark: Any, moldau_broker: Broker, target: str) -> None:
-    """Of several processes that commit, any may get the next version, or a version once more."""
+    """Any committing process may get the next version or a repeated one."""
 
     def write(app: str, version: int) -> None:
         frame = spark.createDataFrame([(app, f"{version}")], "key string, value string").coalesce(1)
         save(frame, moldau_broker, topic=target, txnAppId=f"{app}/{target}", txnVersion=version)
 
-    with ThreadPoolExecutor(2) as threads:  # who has committed at once commits in turns from now on
+    with ThreadPoolExecutor(2) as threads:  # starts two committing processes, which take turns from now on
         for version in (0, 1):
             list(threads.map(write, "ab", [version] * 2))
     for version in (2, 2, 3, 7):
@@ -191,7 +191,7 @@ def test_stream_is_written_with_foreach_batch(
     produce(moldau_broker, topic, 60)
 
     def twice(frame: Any, batch: int) -> None:
-        for _ in range(2):  # as a replay does
+        for _ in range(2):  # like a replay
             save(frame.select("value"), moldau_broker, topic=target, txnAppId=f"each/{target}", txnVersion=batch)
 
     frame = reading(spark.readStream, moldau_broker, topic, startingOffsets="earliest", maxOffsetsPerTrigger=25)
@@ -203,7 +203,7 @@ def test_stream_is_written_with_foreach_batch(
 def test_rows_of_the_source_are_written_unchanged(
     spark: Any, moldau_broker: Broker, topic: str, target: str, tmp_path: Path
 ) -> None:
-    """A frame of the source has more columns than the sink wants, and the column `topic` of where it came from."""
+    """A frame of the source has more columns than the sink uses, and its column `topic` names the source."""
     producer = Producer({"bootstrap.servers": moldau_broker.bootstrap_servers})
     producer.produce(topic, b"7", key=b"k", headers=[("a", b"b")], partition=1)
     assert producer.flush(30) == 0
@@ -217,7 +217,7 @@ def test_rows_of_the_source_are_written_unchanged(
 def test_complete_mode_is_written_and_update_mode_rejected(
     spark: Any, moldau_broker: Broker, topic: str, target: str, tmp_path: Path
 ) -> None:
-    """A Python sink cannot tell Spark that it takes updates; the guide shows `foreachBatch` for them."""
+    """A Python sink cannot declare support of update mode; the guide shows `foreachBatch` for it."""
     produce(moldau_broker, topic, 30)
     frame = reading(spark.readStream, moldau_broker, topic, startingOffsets="earliest")
     counts = frame.groupBy("key").count().selectExpr("key", "cast(count as string) as value")

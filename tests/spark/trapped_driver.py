@@ -1,4 +1,4 @@
-"""A driver program: streams from a topic to topics, with rows that differ from life to life, each with a trap."""
+"""A driver program: streams from one topic to others, with rows that differ by process, each with a trap."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from pyspark_moldau import session
 
 
 def start(spark: Any, plan: dict[str, Any], name: str, shape: str, trap: dict[str, Any] | None = None) -> Any:
-    """A query by this name; without a trap, by the sink as users have it."""
+    """Start a query of this name; without a trap, it uses the plain sink."""
     frame = (
         spark.readStream.format("moldau")
         .option("kafka.bootstrap.servers", plan["servers"])
@@ -33,11 +33,11 @@ def start(spark: Any, plan: dict[str, Any], name: str, shape: str, trap: dict[st
     return writing.trigger(availableNow=True).start()
 
 
-def live(plan: dict[str, Any]) -> None:
+def run_driver(plan: dict[str, Any]) -> None:
     spark = session("trapped", master=plan["master"], settings=plan["settings"])
     spark.dataSource.register(TrappedSource)
     until_all_done([partial(start, spark, plan, name, plan["shape"], trap) for name, trap in plan["traps"].items()])
 
 
 if __name__ == "__main__":
-    live(json.loads(sys.argv[1]))
+    run_driver(json.loads(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""The sink, as it is, with a trap in its tasks: at a named place the executor that runs the task is killed."""
+"""The sink with a trap in its tasks: at a named place, the executor of the task is killed."""
 
 import json
 import os
@@ -15,12 +15,12 @@ from pyspark_moldau.options.sink_options import sink_batch_options, sink_stream_
 from pyspark_moldau.sink.writers import BatchWriter, StreamWriter
 
 STAGING: Final = "staging"  # some rows of the task are staged, others are not
-STAGED: Final = "staged"  # all are, and the driver has not heard of it
+STAGED: Final = "staged"  # all rows are staged, and the driver is not notified yet
 _EXECUTOR: Final = b"CoarseGrainedExecutorBackend"
 
 
 class ExecutorTrap:
-    """Falls once, whichever task of whichever executor comes first, and leaves a note of whom it has killed."""
+    """Kills the executor of the first task that reaches the place, once, and writes its process id to a file."""
 
     def __init__(self, options: dict[str, str]) -> None:
         self._plan: dict[str, Any] = json.loads(options["trap"])
@@ -44,13 +44,13 @@ class ExecutorTrap:
 
 
 def executor_of(pid: int) -> int:
-    """The JVM above a Python worker."""
+    """Return the process id of the JVM above a Python worker."""
     while pid > 1:
         if _EXECUTOR in Path(f"/proc/{pid}/cmdline").read_bytes():
             return pid
-        # The name of a program, which is in parentheses, may hold anything.
+        # The program name in parentheses may contain any character.
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    raise RuntimeError("this is no worker of an executor")
+    raise RuntimeError("not a worker of an executor")
 
 
 class TrappedBatchWriter(BatchWriter):

@@ -1,4 +1,4 @@
-"""Jobs run side by side in one driver as `moldau pipeline run` runs them, each until a trap holds it."""
+"""Concurrent jobs in one driver, as run by `moldau pipeline run`, each until its trap holds."""
 
 import json
 import os
@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from spark_drivers import tell
 from trapped_sink import TrappedSource
 
 from moldau.cli.cluster_client import connect
@@ -26,7 +25,7 @@ from pyspark_moldau import session
 
 Tell: TypeAlias = Callable[[Progress], None]
 
-RENAMING: Final = "renaming"  # the files of a batch are written, and not in their place
+RENAMING: Final = "renaming"  # the files of a batch are written, but not moved into place yet
 
 
 def source_of(plan: dict[str, Any], job: str) -> TopicSource:
@@ -59,7 +58,7 @@ def run_activity(plan: dict[str, Any], tell: Tell = ignore_progress, *, once: bo
 
 
 def set_traps(plan: dict[str, Any]) -> None:
-    """In the commits to topics, by the last word of their names; and where the archive moves a batch to its place."""
+    """Set traps in commits to topics, by the suffix of the topic name, and in the archive's move of a batch."""
     plain = TopicSink.write_options
 
     def write_options(sink: TopicSink) -> dict[str, str]:
@@ -69,7 +68,7 @@ def set_traps(plan: dict[str, Any]) -> None:
 
     def replaced(spark: Any, source: str, target: str) -> None:
         if target.startswith(plan["lake"]) and target.endswith(f"/batch={plan['traps']['kept']['first_batch']}"):
-            tell(plan["pipe"], "kept", RENAMING, plan["traps"]["kept"]["first_batch"])
+            report(plan["pipe"], "kept", RENAMING, plan["traps"]["kept"]["first_batch"])
             threading.Event().wait()
         replace_folder(spark, source, target)
 
@@ -83,7 +82,7 @@ def setting(begun: threading.Event, _: Progress) -> None:
 
 
 def run_to_the_end(run: Callable[[dict[str, Any], Tell], None], plan: dict[str, Any], tell: Tell) -> None:
-    """A job that fails ends all: its trap will not hold any more."""
+    """Run a job; a failure ends the process, since its trap cannot be reached any more."""
     try:
         run(plan, tell)
     except BaseException:
@@ -91,17 +90,17 @@ def run_to_the_end(run: Callable[[dict[str, Any], Tell], None], plan: dict[str, 
         os._exit(1)
 
 
-def live(plan: dict[str, Any]) -> None:
-    """Each job begins when the one before it has done a batch: Spark gives its processes little time to start."""
+def run_driver(plan: dict[str, Any]) -> None:
+    """Start each job after the first batch of the previous one, because Spark's workers time out otherwise."""
     spark = session("trapped", master=plan["master"], settings=plan["settings"])
     spark.dataSource.register(TrappedSource)
     set_traps(plan)
     for job in (run_transform, run_archive, run_activity):
         begun = threading.Event()
-        told = partial(setting, begun)
-        threading.Thread(target=run_to_the_end, args=(job, plan, told)).start()
+        listener = partial(setting, begun)
+        threading.Thread(target=run_to_the_end, args=(job, plan, listener)).start()
         begun.wait()
 
 
 if __name__ == "__main__":
-    live(json.loads(sys.argv[1]))
+    run_driver(json.loads(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""The sink, as it is, with a trap: at a place of the commit protocol the process that commits stands still."""
+"""The sink with a trap: at a place of the commit protocol, the committing process stops itself."""
 
 import json
 import os
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql.types import StructType
-from spark_drivers import tell
 
 from pyspark_moldau.data_source import MoldauSource
 from pyspark_moldau.options.sink_options import sink_stream_options
@@ -16,7 +15,7 @@ from pyspark_moldau.sink.writers import StreamWriter
 
 
 class Trap:
-    """Holds at the first passing of its place in a batch that is late enough, and tells that it does."""
+    """Stops the process at the first pass of its place from a given batch on, and reports it."""
 
     def __init__(self) -> None:
         self.plan: dict[str, Any] = {}
@@ -27,8 +26,8 @@ class Trap:
             return
         plan, self.plan = self.plan, {}
         if plan["is_spared"]:
-            os.setpgid(0, 0)  # what ends the others does not reach it
-        tell(plan["pipe"], plan["name"], place, self.batch, plan["is_spared"])
+            os.setpgid(0, 0)  # not killed with the driver's process group
+        report(plan["pipe"], plan["name"], place, self.batch, plan["is_spared"])
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
