@@ -69,7 +69,7 @@ def test_group_resumes_at_its_committed_offset(connection: Connection) -> None:
         connection.publish("clicks", str(number))
     connection.flush()
     assert [message.text for message in read(connection, "clicks", 4, group="counting")] == ["0", "1", "2", "3"]
-    # The last message was not followed by another request for one, but the block was left without an error.
+    # No further message was requested, but the block was left without an error.
     assert [message.text for message in read(connection, "clicks", 2, group="counting")] == ["4", "5"]
 
 
@@ -138,8 +138,8 @@ def test_invalid_calls_raise_failed(connection: Connection, broker: Broker) -> N
 
 def test_unreachable_cluster_raises_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("moldau.api.connection.TIMEOUT_S", 0.5)
-    with moldau.connect("127.0.0.1:1") as nobody:
-        for ask in (nobody.create_topic, nobody.delete_topic):
+    with moldau.connect("127.0.0.1:1") as unreachable:
+        for ask in (unreachable.create_topic, unreachable.delete_topic):
             with pytest.raises(Failed, match=r"orders: no response from 127\.0\.0\.1:1 in 0\.5 s"):
                 ask("orders")
 
@@ -181,10 +181,10 @@ def test_failed_lookup_during_assignment_raises_failed(
 
 def test_callback_settings_keep_their_names(connection: Connection) -> None:
     connection.create_topic("counted")
-    told: list[str] = []
-    with connection.consume("counted", stats_cb=told.append, statistics_interval_ms=50, idle_s=1) as messages:
+    results: list[str] = []
+    with connection.consume("counted", stats_cb=results.append, statistics_interval_ms=50, idle_s=1) as messages:
         assert list(messages) == []
-    assert told
+    assert results
 
 
 @pytest.mark.proves("A2", part="publish and consume")
@@ -204,9 +204,9 @@ def test_waiting_publish_returns_its_own_result(connection: Connection) -> None:
         return place.topic
 
     with ThreadPoolExecutor(4) as threads:
-        told = list(threads.map(send_many, [0, 1, 0, 1]))
-    assert set(told[0] + told[2]) == {"letters"}
-    assert set(told[1] + told[3]) == {"letters: Broker: Message size too large"}
+        results = list(threads.map(send_many, [0, 1, 0, 1]))
+    assert set(results[0] + results[2]) == {"letters"}
+    assert set(results[1] + results[3]) == {"letters: Broker: Message size too large"}
     connection.flush()  # those failures were raised already
 
 

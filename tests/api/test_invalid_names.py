@@ -11,16 +11,16 @@ from moldau.api.types import Place
 
 pytestmark = pytest.mark.proves("A2")
 
-NOBODY = "127.0.0.1:1"
-STRANGE = pytest.mark.parametrize("name", ["\udcff", "a\0b"], ids=["not UTF-8", "with a NUL"])
+UNREACHABLE = "127.0.0.1:1"
+INVALID_NAMES = pytest.mark.parametrize("name", ["\udcff", "a\0b"], ids=["not UTF-8", "with a NUL"])
 
 
 @pytest.fixture
 def connection() -> Connection:
-    return moldau.connect(NOBODY, log_level=0)
+    return moldau.connect(UNREACHABLE, log_level=0)
 
 
-@STRANGE
+@INVALID_NAMES
 def test_invalid_group_or_topic_to_consume_is_rejected(connection: Connection, name: str) -> None:
     for topic, group in (("t", name), (name, "g"), (name, None)):
         with pytest.raises(Failed, match="not UTF-8 or contains NUL"):
@@ -29,7 +29,7 @@ def test_invalid_group_or_topic_to_consume_is_rejected(connection: Connection, n
         connection.commit_offset(Place("t", 0, 1), name)
 
 
-@STRANGE
+@INVALID_NAMES
 def test_invalid_topic_or_header_to_publish_is_rejected(connection: Connection, name: str) -> None:
     for topic, headers in ((name, None), ("t", {name: b"value"})):
         with pytest.raises(Failed, match="not UTF-8 or contains NUL"):
@@ -39,10 +39,10 @@ def test_invalid_topic_or_header_to_publish_is_rejected(connection: Connection, 
             change(name)
 
 
-@STRANGE
+@INVALID_NAMES
 def test_invalid_setting_is_rejected_without_its_value(connection: Connection, name: str) -> None:
     for make in (
-        lambda: moldau.connect(NOBODY, sasl_password=f"secret{name}"),
+        lambda: moldau.connect(UNREACHABLE, sasl_password=f"secret{name}"),
         lambda: connection.consume("t", group="g", sasl_password=f"secret{name}"),
     ):
         with pytest.raises(Failed, match=r"sasl\.password is not UTF-8 or contains NUL") as refused:
@@ -53,11 +53,11 @@ def test_invalid_setting_is_rejected_without_its_value(connection: Connection, n
 @pytest.mark.proves("A4", part="groups")
 def test_cli_group_that_is_not_utf8_is_a_usage_error() -> None:
     for words in (["t", "--group", "\udcff"], ["\udcff", "--group", "g"]):
-        command = [sys.executable, "-m", "moldau.cli.main", "consume", *words, "-b", NOBODY]
+        command = [sys.executable, "-m", "moldau.cli.main", "consume", *words, "-b", UNREACHABLE]
         result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr
         assert "is not UTF-8" in result.stderr
 
 
 def test_log_level_setting_keeps_its_name() -> None:
-    moldau.connect(NOBODY, log_level=0).close()  # librdkafka rejects unknown settings
+    moldau.connect(UNREACHABLE, log_level=0).close()  # librdkafka rejects unknown settings

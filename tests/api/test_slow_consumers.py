@@ -14,7 +14,7 @@ from moldau.testing import Broker
 pytestmark = pytest.mark.proves("A2", part="publish and consume")
 
 WORK_S = 0.4
-PATIENCE: dict[str, Any] = {"max_poll_interval_ms": 2000, "session_timeout_ms": 2000, "heartbeat_interval_ms": 200}
+TIMEOUTS: dict[str, Any] = {"max_poll_interval_ms": 2000, "session_timeout_ms": 2000, "heartbeat_interval_ms": 200}
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +47,10 @@ def fill(connection: Connection, topic: str, count: int, partitions: int = 1) ->
 def test_each_message_keeps_the_membership_alive(connection: Connection) -> None:
     fill(connection, "slow", 10)
     found = []
-    with connection.consume("slow", group="slow", idle_s=1, **PATIENCE) as messages:
+    with connection.consume("slow", group="slow", idle_s=1, **TIMEOUTS) as messages:
         for message in messages:
             found.append(message.text)
-            time.sleep(WORK_S)  # the work: together longer than the group's patience
+            time.sleep(WORK_S)  # the work: in total longer than max.poll.interval.ms
     assert found == [str(number) for number in range(10)]
     connection.publish("slow", "new", waits=True)
     with connection.consume("slow", group="slow", idle_s=15) as messages:
@@ -86,9 +86,9 @@ def test_second_member_gets_partitions_while_the_first_is_busy(connection: Conne
 
 def test_message_beyond_max_poll_interval_fails_and_is_redelivered(connection: Connection) -> None:
     fill(connection, "endless", 1)
-    with connection.consume("endless", group="endless", idle_s=15, **PATIENCE) as messages:
+    with connection.consume("endless", group="endless", idle_s=15, **TIMEOUTS) as messages:
         first = next(messages)
-        time.sleep(4)  # the work: one message, longer than the group's patience
+        time.sleep(4)  # the work: one message, longer than max.poll.interval.ms
         with pytest.raises(Failed, match=r"^Application maximum poll interval"):
             next(messages)
         assert next(messages) == first

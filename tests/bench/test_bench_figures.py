@@ -1,4 +1,4 @@
-"""Committed figures and targets: what is kept, what is compared, what is met."""
+"""Committed figures and targets: storage, comparison and verdicts."""
 
 from pathlib import Path
 
@@ -100,8 +100,8 @@ def test_footprint_has_a_verdict_for_each_part() -> None:
 def test_report_is_plain_json() -> None:
     import json
 
-    told = report({fetch_load.NAME: rounds(300.0), "empty": []}, [])
-    assert json.loads(json.dumps(told))["measurements"].keys() == {fetch_load.NAME}
+    reported = report({fetch_load.NAME: rounds(300.0), "empty": []}, [])
+    assert json.loads(json.dumps(reported))["measurements"].keys() == {fetch_load.NAME}
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_generator_failure_is_raised_in_the_caller() -> None:
 
 
 def test_closed_connection_is_reported() -> None:
-    with answering(lambda connection: connection.recv(1)) as address, pytest.raises(OSError, match=r"closed|reset"):
+    with serve_one(lambda connection: connection.recv(1)) as address, pytest.raises(OSError, match=r"closed|reset"):
         Pump([Flow(address, [bytes(10)], 10)], in_flight=1, requests_max=2, seconds_max=5).run()
 
 
@@ -91,7 +91,7 @@ def test_responses_of_unexpected_size_are_not_counted() -> None:
         connection.sendall(bytes(35))
         connection.recv(1)
 
-    with answering(answer) as address, pytest.raises(NoAnswer, match="another size"):
+    with serve_one(answer) as address, pytest.raises(NoAnswer, match="another size"):
         Pump([Flow(address, [bytes(10)], 10)], in_flight=1, requests_max=5, seconds_max=5).run()
 
 
@@ -138,7 +138,7 @@ def unused_port() -> int:
 
 
 @contextmanager
-def answering(answer: Callable[[socket.socket], object]) -> Iterator[Address]:
+def serve_one(answer: Callable[[socket.socket], object]) -> Iterator[Address]:
     """A server for one connection."""
 
     def serve() -> None:

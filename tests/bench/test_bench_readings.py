@@ -29,10 +29,10 @@ def test_cpu_of_a_process_grows_while_it_works() -> None:
     assert 0.01 < processes.cpu_s(os.getpid()) - before < 1.0
 
 
-def test_the_kernel_clock_and_proc_agree() -> None:
+def test_cpu_times_of_kernel_clock_and_proc_agree() -> None:
     with open("/proc/self/stat") as stat:
-        told = processes.parse_cpu_s(stat.read(), os.sysconf("SC_CLK_TCK"))
-    assert processes.cpu_s(os.getpid()) == pytest.approx(told, abs=0.1)
+        reported = processes.parse_cpu_s(stat.read(), os.sysconf("SC_CLK_TCK"))
+    assert processes.cpu_s(os.getpid()) == pytest.approx(reported, abs=0.1)
 
 
 def test_memory_is_read_from_the_status() -> None:

@@ -25,11 +25,11 @@ def test_batches_are_read_from_the_output_of_archive() -> None:
 
 
 def test_first_batch_of_a_stream_is_ignored() -> None:
-    told = [{"numInputRows": 10, "durationMs": {"triggerExecution": 1000 * (4 - number)}} for number in range(BATCHES)]
-    found = of_batches([*told, {"numInputRows": 0, "durationMs": {}}], FEW)
+    given = [{"numInputRows": 10, "durationMs": {"triggerExecution": 1000 * (4 - number)}} for number in range(BATCHES)]
+    found = of_batches([*given, {"numInputRows": 0, "durationMs": {}}], FEW)
     assert (found.requests, found.records, found.elapsed_s) == (3, 30, 6.0)
     with pytest.raises(CommandError, match="batches were expected"):
-        of_batches(told[:2], FEW)
+        of_batches(given[:2], FEW)
 
 
 def test_each_target_is_judged_by_the_median_of_its_rounds() -> None:
@@ -46,7 +46,7 @@ def test_each_target_is_judged_by_the_median_of_its_rounds() -> None:
     assert [each.is_met for each in spark_verdicts(measured)] == [False, True, True]
 
 
-def test_floor_of_a_python_sink_is_reported() -> None:
+def test_floor_of_a_python_sink_is_given() -> None:
     measured = {SINK: [Round(2, 6.0)], NOOP: [Round(2, 2.0)], FLOOR: [Round(2, 3.0)]}
     assert [each.median for each in spark_floors(measured).values()] == [1.5, 2.0]
     assert spark_floors({SINK: measured[SINK], NOOP: measured[NOOP]}) == {}

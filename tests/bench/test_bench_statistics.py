@@ -1,4 +1,4 @@
-"""What is made of measurements."""
+"""Statistics of measurements."""
 
 import pytest
 
@@ -57,9 +57,9 @@ def test_subjects_alternate_after_warm_up() -> None:
         calls.append(name)
         return Round(len(calls), 1.0)
 
-    told: list[str] = []
-    found = interleave({"a": lambda: subject("a"), "b": lambda: subject("b")}, 2, told.append)
+    reported: list[str] = []
+    found = interleave({"a": lambda: subject("a"), "b": lambda: subject("b")}, 2, reported.append)
     assert calls == ["a", "b", "a", "b", "a", "b"]
     assert [each.requests for each in found["a"]] == [3, 5]
-    assert told[0] == "a: warming up"
-    assert told[-1] == "b: round 2 of 2"
+    assert reported[0] == "a: warming up"
+    assert reported[-1] == "b: round 2 of 2"

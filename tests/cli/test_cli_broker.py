@@ -1,4 +1,4 @@
-"""The commands against a broker of ours, as a person would type them."""
+"""The commands against a broker."""
 
 import json
 import os
@@ -51,9 +51,9 @@ def moldau(environment: dict[str, str]) -> Moldau:
 
 
 def listed(text: str) -> list[Any]:
-    told = json.loads(text)
-    assert isinstance(told, list)
-    return told
+    shown = json.loads(text)
+    assert isinstance(shown, list)
+    return shown
 
 
 # Topics
@@ -150,8 +150,8 @@ def test_broker_settings_are_set_and_read(moldau: Moldau) -> None:
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_produced_lines_are_consumed_unchanged(moldau: Moldau, topic: str, codec: str) -> None:
     lines = "".join(f"line {n} äöü\n" for n in range(1000))
-    told = json.loads(moldau("produce", topic, "-z", codec, "--batch-bytes", "4000", "--json", text=lines))
-    assert told["records"] == 1000
+    shown = json.loads(moldau("produce", topic, "-z", codec, "--batch-bytes", "4000", "--json", text=lines))
+    assert shown["records"] == 1000
     assert moldau("consume", topic, "--until", "end") == lines
 
 
@@ -208,9 +208,9 @@ def test_topic_is_copied_through_json(moldau: Moldau, topic: str) -> None:
 def test_produce_sends_and_counts_records_before_an_invalid_line(moldau: Moldau, topic: str) -> None:
     moldau("topic", "create", topic)
     lines = ['{"value": "a"}', '{"value": "b"}', '{"value": "c", "partition": 7}', '{"value": "d"}']
-    told = moldau("produce", topic, "--format", "json", text="\n".join(lines), code=2)
+    shown = moldau("produce", topic, "--format", "json", text="\n".join(lines), code=2)
     reason = f"standard input:3: topic {topic} has 1 partitions, partition 7 does not exist"
-    assert told == f"error: {reason}; sent 2 records before that\n"
+    assert shown == f"error: {reason}; sent 2 records before that\n"
     assert moldau("consume", topic, "--until", "end") == "a\nb\n"
 
 
@@ -309,15 +309,15 @@ def test_start_prints_its_address_and_stops_cleanly(tmp_path: Path) -> None:
     command = [*MOLDAU, "start", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        said = process.stdout.readline()
-        assert "serves on 127.0.0.1:" in said
-        while "stop" not in said:
-            said += process.stdout.readline()
-        assert "moldau produce" in said
+        shown = process.stdout.readline()
+        assert "serves on 127.0.0.1:" in shown
+        while "stop" not in shown:
+            shown += process.stdout.readline()
+        assert "moldau produce" in shown
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=30)
         assert process.returncode == 0, errors
-    told = json.loads(
+    shown = json.loads(
         subprocess.run(
             [*MOLDAU, "storage", "info", "--data", str(tmp_path / "data"), "--json"],
             capture_output=True,
@@ -325,8 +325,8 @@ def test_start_prints_its_address_and_stops_cleanly(tmp_path: Path) -> None:
             text=True,
         ).stdout
     )
-    assert told["is_clean"]
-    assert told["identity"]["node_id"] == 1
+    assert shown["is_clean"]
+    assert shown["identity"]["node_id"] == 1
 
 
 def test_second_broker_on_same_directory_or_port_is_rejected(broker: Broker, moldau: Moldau, tmp_path: Path) -> None:
@@ -339,12 +339,12 @@ def test_second_broker_on_same_directory_or_port_is_rejected(broker: Broker, mol
 @pytest.mark.proves("A4", part="storage and log dump")
 def test_data_directory_is_formatted_once(moldau: Moldau, tmp_path: Path) -> None:
     folder = str(tmp_path / "new")
-    told = json.loads(moldau("storage", "format", "-d", folder, "--node-id", "7", "--json"))
-    assert told["node_id"] == 7
+    shown = json.loads(moldau("storage", "format", "-d", folder, "--node-id", "7", "--json"))
+    assert shown["node_id"] == 7
     assert "formatted already" in moldau("storage", "format", "-d", folder, "--node-id", "7", code=1)
     moldau("storage", "format", "-d", folder, "--node-id", "7", "--ignore-formatted")
     assert "belongs to node 7" in moldau("storage", "format", "-d", folder, "--ignore-formatted", code=1)
-    assert told["cluster_id"] in moldau("storage", "info", "-d", folder)
+    assert shown["cluster_id"] in moldau("storage", "info", "-d", folder)
     assert "no such directory" in moldau("storage", "info", "-d", str(tmp_path / "none"), code=1)
 
 

@@ -1,4 +1,4 @@
-"""The commands for clusters on a cluster of ours, as a person would type them."""
+"""The cluster commands against a cluster."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def moldau(cluster: Cluster) -> Moldau:
 
 @pytest.fixture(scope="module", autouse=True)
 def records(moldau: Moldau) -> str:
-    """The same in each partition, in small batches: under a throttle each takes long enough to be looked at."""
+    """Equal records in each partition, in small batches, so that a throttled move takes long enough to be observed."""
     texts = [
         "".join(f"{partition}-{number} {'.' * 1000}\n" for number in range(500)) for partition in range(PARTITIONS)
     ]
@@ -60,7 +60,7 @@ def brokers(moldau: Moldau) -> dict[int, Any]:
 
 
 def replicas(moldau: Moldau) -> list[int]:
-    """How many replicas of our topic each broker has, by id."""
+    """Return the number of replicas of the topic by broker id."""
     described = json.loads(moldau("topic", "describe", TOPIC, "--json"))
     held = [broker for each in described[0]["partitions"] for broker in each["replicas"]]
     return [held.count(broker) for broker in sorted(brokers(moldau))]
@@ -68,11 +68,11 @@ def replicas(moldau: Moldau) -> list[int]:
 
 def test_complete_cluster_is_healthy(cluster: Cluster, moldau: Moldau) -> None:
     cluster.wait_until_in_sync()
-    told = health(moldau)
-    assert (told["is_healthy"], told["problems"]) == (True, [])
-    assert [each["id"] for each in told["brokers"]] == [1, 2, 3]
-    assert [each["id"] for each in told["quorum"]["voters"]] == [1, 2, 3]
-    assert told["quorum"]["leader"] == cluster.controller_id
+    shown = health(moldau)
+    assert (shown["is_healthy"], shown["problems"]) == (True, [])
+    assert [each["id"] for each in shown["brokers"]] == [1, 2, 3]
+    assert [each["id"] for each in shown["quorum"]["voters"]] == [1, 2, 3]
+    assert shown["quorum"]["leader"] == cluster.controller_id
     assert "healthy" in moldau("cluster", "health").splitlines()
 
 
@@ -85,8 +85,8 @@ def test_quorum_describe_shows_the_leader(cluster: Cluster, moldau: Moldau) -> N
 def test_killed_broker_is_unhealthy_and_cannot_be_removed(cluster: Cluster, moldau: Moldau) -> None:
     cluster.kill(3)
     cluster.wait_until(lambda: len(health(moldau)["under_replicated"]) == 4, "partitions that lack a replica")
-    told = health(moldau)
-    assert [each["id"] for each in told["brokers"] if each["is_fenced"]] == [3]
+    shown = health(moldau)
+    assert [each["id"] for each in shown["brokers"] if each["is_fenced"]] == [3]
     assert "broker 3 is fenced: start it, or move its replicas" in moldau("cluster", "health", code=1)
     assert "partitions have a replica on broker 3" in moldau("broker", "remove", "3", code=1)
     assert "is running and would register again" in moldau("broker", "remove", "1", code=1)
@@ -109,14 +109,14 @@ def test_elect_leaders_elects_preferred_replicas(cluster: Cluster, moldau: Molda
     assert brokers(moldau)[2]["leaders"] < brokers(moldau)[2]["preferred"]
     outcomes = json.loads(moldau("partition", "elect-leaders", "--topic", TOPIC, "--json"))
     assert {each["outcome"] for each in outcomes} == {"elected", "not needed"}
-    # Any broker may be asked, and this one may hear of it a moment later.
+    # The queried broker may apply the metadata a moment later.
     cluster.wait_until(lambda: brokers(moldau)[2]["leaders"] >= 2, "broker 2 leads again")
     assert moldau("partition", "elect-leaders", "--all") == ""
 
 
 def test_elect_leaders_rejects_unknown_partitions(moldau: Moldau, tmp_path: Path) -> None:
-    told = moldau("partition", "elect-leaders", "--topic", f"{TOPIC}:{PARTITIONS}", code=1)
-    assert told == f"error: topic {TOPIC} has no partition {PARTITIONS}; its last is {PARTITIONS - 1}\n"
+    shown = moldau("partition", "elect-leaders", "--topic", f"{TOPIC}:{PARTITIONS}", code=1)
+    assert shown == f"error: topic {TOPIC} has no partition {PARTITIONS}; its last is {PARTITIONS - 1}\n"
     empty = tmp_path / "empty.json"
     empty.write_text('{"partitions": []}')
     assert "contains no partitions" in moldau("partition", "elect-leaders", "--file", str(empty), code=2)
@@ -128,8 +128,8 @@ def test_reassign_moves_nothing_if_rollback_cannot_be_saved(moldau: Moldau, tmp_
 
     before, plan = first(), tmp_path / "turned.json"
     plan.write_text(json.dumps({"partitions": [{"topic": TOPIC, "partition": 0, "replicas": before[::-1]}]}))
-    told = moldau("reassign", "execute", str(plan), "--rollback", str(tmp_path / "nowhere" / "back.json"), code=1)
-    assert "nowhere/back.json: no such file or directory" in told
+    shown = moldau("reassign", "execute", str(plan), "--rollback", str(tmp_path / "nowhere" / "back.json"), code=1)
+    assert "nowhere/back.json: no such file or directory" in shown
     assert not json.loads(moldau("reassign", "verify", str(plan), "--json", code=1))["is_done"]
     assert first() == before
 
@@ -152,8 +152,8 @@ def test_reassign_changes_the_replication_factor(cluster: Cluster, moldau: Molda
         moldau("reassign", "execute", plan)
         moldau("reassign", "verify", plan, "--wait")
         cluster.wait_until(partial(has, count), f"{count} copies")
-    told = moldau("consume", "thin", "--until", "end").splitlines()
-    assert sorted(told, key=int) == [str(number) for number in range(100)]
+    shown = moldau("consume", "thin", "--until", "end").splitlines()
+    assert sorted(shown, key=int) == [str(number) for number in range(100)]
     moldau("topic", "delete", "thin", "--yes")
 
 
@@ -195,7 +195,7 @@ def test_broker_is_drained_stopped_and_removed(cluster: Cluster, moldau: Moldau,
     assert "broker 4 is empty" in moldau("broker", "drain", "4")
     cluster.stop(4)
     moldau("broker", "remove", "4")
-    cluster.wait_until(lambda: sorted(brokers(moldau)) == [1, 2, 3], "nobody knows it any more")
+    cluster.wait_until(lambda: sorted(brokers(moldau)) == [1, 2, 3], "broker 4 is unregistered")
     cluster.wait_until(lambda: bool(health(moldau)["is_healthy"]), "all is well")
     assert sorted(moldau("consume", TOPIC, "--until", "end").splitlines()) == sorted(records.splitlines())
 
@@ -234,9 +234,9 @@ def test_broker_removed_too_early_is_still_drained(cluster: Cluster, moldau: Mol
     cluster.wait_until(lambda: bool(brokers(moldau)[dead]["is_fenced"]), "it is known to be dead")
     moldau("broker", "remove", str(dead), "--force")
     where = {"MOLDAU_BOOTSTRAP_SERVERS": cluster.bootstrap_servers}
-    told = CliRunner().invoke(app, ["broker", "drain", str(dead)], env=where)
-    assert f"broker {dead} is empty" in told.stdout
-    assert "may still be placed" not in told.stderr
+    shown = CliRunner().invoke(app, ["broker", "drain", str(dead)], env=where)
+    assert f"broker {dead} is empty" in shown.stdout
+    assert "may still be placed" not in shown.stderr
     moldau("topic", "delete", "held")
     cluster.wait_until(lambda: bool(health(moldau)["is_healthy"]), "all is well again")
 
@@ -258,8 +258,8 @@ def test_rejected_throttle_changes_nothing_and_saves_the_rollback(moldau: Moldau
     described = json.loads(moldau("topic", "describe", TOPIC, "--json"))[0]["partitions"][0]["replicas"]
     plan, back = tmp_path / "turned.json", tmp_path / "back.json"
     plan.write_text(json.dumps({"partitions": [{"topic": TOPIC, "partition": 0, "replicas": described[::-1]}]}))
-    told = moldau("reassign", "execute", str(plan), "--throttle", str(2**63), "--rollback", str(back), code=1)
-    assert "must fit in 64 bits" in told
+    shown = moldau("reassign", "execute", str(plan), "--throttle", str(2**63), "--rollback", str(back), code=1)
+    assert "must fit in 64 bits" in shown
     assert json.loads(back.read_text())["partitions"][0]["replicas"] == described
     assert "throttled" not in moldau("config", "get", "topic", TOPIC)
 
@@ -276,10 +276,10 @@ def test_plan_is_done_when_one_of_its_topics_was_deleted(cluster: Cluster, molda
     moldau("topic", "delete", "dropped")
     moldau("reassign", "verify", str(plan), "--wait", "--preserve-throttles")
     assert "throttled" in moldau("config", "get", "topic", "kept")
-    told = json.loads(moldau("reassign", "verify", str(plan), "--json"))
-    assert told["is_done"]
-    assert [each["state"] for each in told["partitions"]] == ["gone", "done"]
-    assert "topic kept" in told["unthrottled"]
+    shown = json.loads(moldau("reassign", "verify", str(plan), "--json"))
+    assert shown["is_done"]
+    assert [each["state"] for each in shown["partitions"]] == ["gone", "done"]
+    assert "topic kept" in shown["unthrottled"]
     assert "throttled" not in moldau("config", "get", "topic", "kept")
     moldau("topic", "delete", "kept")
 
@@ -289,11 +289,11 @@ def test_minority_reports_no_active_controller(
 ) -> None:
     last = cluster.running[0]
     cluster.kill(*(node for node in cluster.running if node != last))
-    told = health(moldau)
-    while told["quorum"] is not None:  # a moment passes before the last one knows that it is alone
-        told = health(moldau)
-    assert told["problems"][0].startswith("no active controller")
-    assert [each["id"] for each in told["brokers"] if each["is_reachable"]] == [last]
+    shown = health(moldau)
+    while shown["quorum"] is not None:  # until the last broker has lost the quorum
+        shown = health(moldau)
+    assert shown["problems"][0].startswith("no active controller")
+    assert [each["id"] for each in shown["brokers"] if each["is_reachable"]] == [last]
     assert moldau("broker", "list").count("unreachable") == 2
     monkeypatch.setattr(partial_results, "OFFSETS_WAIT_S", 2.0)
     (described,) = json.loads(moldau("topic", "describe", TOPIC, "--json"))

@@ -1,4 +1,4 @@
-"""A broker that is killed and comes back: the commands that were running go on, nothing is lost and nothing twice."""
+"""Running commands continue after a broker was killed and restarted, without loss or duplicates."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def test_produce_and_consume_continue_after_kill_and_restart(broker: Broker) -> 
         assert consume.stdout is not None
         produce.stdin.write(b"0\n")
         produce.stdin.flush()
-        assert consume.stdout.readline() == b"0\n"  # both have found the broker
+        assert consume.stdout.readline() == b"0\n"  # both are connected
         sent = 1
         for _ in range(3):
             for _ in range(100):

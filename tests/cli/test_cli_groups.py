@@ -1,4 +1,4 @@
-"""`moldau group` and `moldau consume --group` against a broker of ours."""
+"""`moldau group` and `moldau consume --group` against a broker."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def moldau(broker: Broker) -> Moldau:
 
 @pytest.fixture
 def read(moldau: Moldau) -> tuple[str, str]:
-    """A topic of ten records and a group that has read four of them."""
+    """A topic of ten records and a group with committed offset 4."""
     number = next(numbers)
     topic, group = f"read-{number}", f"group-{number}"
     moldau("topic", "create", topic)
@@ -72,7 +72,7 @@ def test_consume_leaves_its_group_on_exit(moldau: Moldau, broker: Broker, ended_
     topic, group = f"ended-{number}", f"ended-group-{number}"
     moldau("topic", "create", topic)
     moldau("produce", topic, text="only\n")
-    # What a shell's script starts with `&` does not hear Ctrl-C.
+    # A shell script starts background processes (`&`) with SIGINT ignored.
     shell = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"] if place == "in the background" else []
     command = [*shell, sys.executable, "-m", "moldau.cli.main", "consume", topic, "--group", group]
     with subprocess.Popen([*command, "-b", broker.bootstrap_servers], stdout=subprocess.PIPE) as member:
@@ -105,9 +105,9 @@ def test_consume_in_group_reports_unreachable_cluster(place: str) -> None:
 def test_group_describe_shows_lag(moldau: Moldau, read: tuple[str, str]) -> None:
     topic, group = read
     assert {"group": group, "state": "Empty", "protocol": "classic"} in json.loads(moldau("group", "list", "--json"))
-    told = described(moldau, group)
-    assert (told["state"], told["lag"]) == ("Empty", 6)
-    (row,) = told["partitions"]
+    shown = described(moldau, group)
+    assert (shown["state"], shown["lag"]) == ("Empty", 6)
+    (row,) = shown["partitions"]
     assert (row["topic"], row["committed"], row["end"], row["lag"]) == (topic, 4, 10, 6)
     assert topic in moldau("group", "describe", group)
     assert moldau("consume", topic, "--group", group, "--count", "1").split() == ["4"]
@@ -148,8 +148,8 @@ def test_reset_offsets_reads_a_file(moldau: Moldau, read: tuple[str, str], tmp_p
     (tmp_path / "bad.csv").write_text("nonsense\n")
     assert "bad.csv:1" in moldau("group", "reset-offsets", group, "--from-file", str(tmp_path / "bad.csv"), code=2)
     (tmp_path / "bad.csv").write_bytes(b"\xff,0,2\n")
-    refusal = moldau("group", "reset-offsets", group, "--from-file", str(tmp_path / "bad.csv"), code=2)
-    assert "bad.csv is not UTF-8 text" in refusal
+    error = moldau("group", "reset-offsets", group, "--from-file", str(tmp_path / "bad.csv"), code=2)
+    assert "bad.csv is not UTF-8 text" in error
 
 
 def test_reset_offsets_rejects_shift_without_offsets(moldau: Moldau, read: tuple[str, str]) -> None:
@@ -181,8 +181,8 @@ def test_reset_offsets_rejects_a_group_with_members(moldau: Moldau, read: tuple[
     assert member["client"] == "the-reader"
     assert member["partitions"] == [f"{topic}-0"]
     assert described(moldau, group)["partitions"][0]["member"] == member["member"]
-    refusal = moldau("group", "reset-offsets", group, "--to", "start", "--execute", code=1)
-    assert "1 members (the-reader): stop them first" in refusal
+    error = moldau("group", "reset-offsets", group, "--to", "start", "--execute", code=1)
+    assert "1 members (the-reader): stop them first" in error
     assert consumer.committed([TopicPartition(topic, 0)], timeout=10)[0].offset == 4
     consumer.close()
     moldau("group", "reset-offsets", group, "--to", "start", "--execute")
@@ -198,10 +198,10 @@ def test_groups_and_offsets_are_deleted(moldau: Moldau, read: tuple[str, str]) -
 
 def test_group_delete_continues_after_a_failure(moldau: Moldau, read: tuple[str, str]) -> None:
     _, group = read
-    said = moldau("group", "delete", "nobody", group, "no-one", code=1)
-    assert "nobody: group id not found" in said
-    assert f"deleted {group}" in said
-    assert "2 of 3 groups could not be deleted" in said
+    shown = moldau("group", "delete", "missing", group, "no-one", code=1)
+    assert "missing: group id not found" in shown
+    assert f"deleted {group}" in shown
+    assert "2 of 3 groups could not be deleted" in shown
     assert "there is no group" in moldau("group", "describe", group, code=1)
 
 

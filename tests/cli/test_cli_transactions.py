@@ -1,4 +1,4 @@
-"""`moldau txn` against a broker of ours."""
+"""`moldau txn` against a broker."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def broker() -> Iterator[Broker]:
     settings = {
         "transaction.state.log.num.partitions": 3,
         "transaction.max.timeout.ms": 60_000,
-        # Else no transaction could hang: that is what the check is for.
+        # With the check on, no transaction could hang.
         "transaction.partition.verification.enable": "false",
     }
     with Broker(settings=settings) as running:
@@ -70,8 +70,8 @@ async def begin(client: AsyncClient, topic: str, name: str) -> TransactionalProd
 
 
 async def leave_hanging(client: AsyncClient, topic: str, name: str | None = None) -> int:
-    """A transactional batch of which no coordinator knows, as a delayed request once could leave it; its producer."""
-    producer = TransactionalProducer(client, name or "nobody's", is_v1=True)
+    """Append a transactional batch that is unknown to the coordinator, like a delayed request of an old version."""
+    producer = TransactionalProducer(client, name or "unknown", is_v1=True)
     producer.identity = await (client.init_producer_id() if name is None else producer.initialise())
     producer._added_partitions[TopicPartition(topic, 0)] = None
     await producer.send(topic, 0, [RECORD])
@@ -79,8 +79,8 @@ async def leave_hanging(client: AsyncClient, topic: str, name: str | None = None
 
 
 def listed(moldau: Moldau, *options: str) -> dict[str, str]:
-    told = json.loads(moldau("txn", "list", "--json", *options))
-    return {each["transactional_id"]: each["state"] for each in told}
+    shown = json.loads(moldau("txn", "list", "--json", *options))
+    return {each["transactional_id"]: each["state"] for each in shown}
 
 
 def test_transactions_are_listed_and_described(moldau: Moldau, client: Any, topic: str) -> None:
@@ -89,10 +89,10 @@ def test_transactions_are_listed_and_described(moldau: Moldau, client: Any, topi
     assert listed(moldau)[name] == "Ongoing"
     assert listed(moldau, "--state", "Ongoing", "--pattern", f".* {topic}") == {name: "Ongoing"}
     assert name not in listed(moldau, "--open-for", "60")
-    told = json.loads(moldau("txn", "describe", name, "--json"))
-    assert (told["state"], told["partitions"], told["timeout_ms"]) == ("Ongoing", [f"{topic}-1"], 60_000)
-    assert (told["producer"], told["epoch"]) == producer.identity
-    assert told["open_since"].startswith("20")
+    shown = json.loads(moldau("txn", "describe", name, "--json"))
+    assert (shown["state"], shown["partitions"], shown["timeout_ms"]) == ("Ongoing", [f"{topic}-1"], 60_000)
+    assert (shown["producer"], shown["epoch"]) == producer.identity
+    assert shown["open_since"].startswith("20")
     assert "Ongoing" in moldau("txn", "describe", name)
     assert name in moldau("txn", "list")
 
@@ -109,9 +109,9 @@ def test_ended_transaction_is_not_listed_as_open(moldau: Moldau, client: Any, to
 
 def test_producers_of_a_partition_are_listed(moldau: Moldau, client: Any, topic: str) -> None:
     producer = client.run(begin(client.asynchronous, topic, f"doer of {topic}"))
-    (told,) = json.loads(moldau("txn", "producers", f"{topic}:1", "--json"))
-    assert (told["producer"], told["epoch"], told["open_since_offset"]) == (*producer.identity, 0)
-    assert told["last_written"] == "2020-09-13T12:26:40.000+00:00"
+    (shown,) = json.loads(moldau("txn", "producers", f"{topic}:1", "--json"))
+    assert (shown["producer"], shown["epoch"], shown["open_since_offset"]) == (*producer.identity, 0)
+    assert shown["last_written"] == "2020-09-13T12:26:40.000+00:00"
     assert json.loads(moldau("txn", "producers", f"{topic}:0", "--json")) == []
 
 
@@ -123,7 +123,7 @@ def test_abort_ends_a_transaction_and_fences_its_producer(moldau: Moldau, client
     with pytest.raises(KafkaError):
         client.run(producer.end(is_commit=True))
     end = client.list_offset(topic, 1, LATEST, isolation=Isolation.READ_COMMITTED).offset
-    assert end == 2  # the record and its marker: nothing is held up any more
+    assert end == 2  # the record and its marker
 
 
 def test_hanging_transaction_is_found_and_aborted(moldau: Moldau, client: Any, topic: str) -> None:
@@ -137,7 +137,7 @@ def test_hanging_transaction_is_found_and_aborted(moldau: Moldau, client: Any, t
     moldau("txn", "abort", *where, "--yes")
     assert client.list_offset(topic, 0, LATEST, isolation=Isolation.READ_COMMITTED).offset == 2
     assert json.loads(moldau("txn", "find-hanging", "--topic", topic, "--json")) == []
-    client.run(open_one.end(is_commit=True))  # it was old, but its coordinator knows of it
+    client.run(open_one.end(is_commit=True))  # old, but known to its coordinator
 
 
 def test_transaction_of_an_older_epoch_is_hanging(moldau: Moldau, client: Any, topic: str) -> None:
@@ -152,8 +152,8 @@ def servers(client: Any) -> str:
 
 
 def test_unknown_transactions_are_reported(moldau: Moldau, topic: str) -> None:
-    assert "there is no transactional id nobody" in moldau("txn", "describe", "nobody", code=1)
-    assert "there is no transactional id nobody" in moldau("txn", "abort", "nobody", "--yes", code=1)
+    assert "there is no transactional id missing" in moldau("txn", "describe", "missing", code=1)
+    assert "there is no transactional id missing" in moldau("txn", "abort", "missing", "--yes", code=1)
     assert "no open transaction" in moldau(
         "txn", "abort", "--partition", f"{topic}:0", "--start-offset", "5", "--yes", code=1
     )

@@ -1,4 +1,4 @@
-"""The same commands against brokers that are not ours: librdkafka's own mock cluster of three."""
+"""The commands against other brokers: librdkafka's mock cluster of three."""
 
 import json
 import os
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.proves("A4", part="produce and consume")
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """A client with brokers in its belly; they live as long as it does."""
+    """A librdkafka client with mock brokers, which live as long as the client."""
     client = Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": 3, "log_level": 0})
     yield client
     client.flush(5)
@@ -42,14 +42,14 @@ def moldau(servers: str, *arguments: str, text: str = "") -> str:
 
 def test_other_client_reads_records_of_produce(servers: str) -> None:
     lines = "".join(f"key{n}:value{n}\n" for n in range(50))
-    told = json.loads(
+    shown = json.loads(
         moldau(servers, "produce", "ours", "-K", ":", "-H", "from=moldau", "-z", "lz4", "--json", text=lines)
     )
-    assert told["records"] == 50
-    assert len(told["partitions"]) > 1
+    assert shown["records"] == 50
+    assert len(shown["partitions"]) > 1
     reader = Consumer({"bootstrap.servers": servers, "group.id": "x", "log_level": 0})
     try:
-        reader.assign([TopicPartition("ours", each["partition"], 0) for each in told["partitions"]])
+        reader.assign([TopicPartition("ours", each["partition"], 0) for each in shown["partitions"]])
         read: list[Any] = []
         while len(read) < 50:
             message = reader.poll(10)
@@ -96,4 +96,4 @@ def test_topics_are_listed_and_described(servers: str) -> None:
     assert topics["listed"]["replication_factor"] == 3
     (described,) = json.loads(moldau(servers, "topic", "describe", "listed", "--json"))
     assert sum(each["end_offset"] for each in described["partitions"]) == 1
-    assert described["configs"] is None  # these brokers do not tell
+    assert described["configs"] is None  # not supported by the mock brokers

@@ -23,7 +23,7 @@ def broker() -> Iterator[Broker]:
 
 
 def complete(line: str, servers: str | None = None) -> list[str]:
-    """What bash is offered for the last word of a line."""
+    """Return the completions of the last word of a line."""
     environment = {**os.environ, "_MOLDAU_COMPLETE": "complete_bash", "COMP_WORDS": line}
     environment |= {"COMP_CWORD": str(len(line.split(" ")) - 1)}
     if servers is not None:
@@ -58,6 +58,6 @@ def test_completion_offers_nothing_when_no_broker_is_reachable(monkeypatch: pyte
     assert complete("moldau consume cl", f"127.0.0.1:{free_ports(1).start}") == []
     monkeypatch.setattr(completion, "TIMEOUT_S", 0.2)
     began_s = time.monotonic()
-    context = type("Context", (), {"params": {"bootstrap_servers": "192.0.2.1:9092"}})()  # answers nothing
+    context = type("Context", (), {"params": {"bootstrap_servers": "192.0.2.1:9092"}})()  # no route: connects time out
     assert completion.complete_topics(context, "") == []
     assert time.monotonic() - began_s < 5

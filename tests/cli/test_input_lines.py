@@ -1,4 +1,4 @@
-"""Lines of standard input and of files, as `moldau produce` takes them: whole, in order, and bounded."""
+"""Lines of standard input and files for `moldau produce`: complete, ordered and bounded."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ async def read(path: Path) -> list[bytes]:
 
 @pytest.fixture
 def pipe(tmp_path: Path) -> Path:
-    """A pipe with a name: of what is written there, each read gets a little."""
+    """A named pipe, of which each read returns a small part."""
     os.mkfifo(tmp_path / "pipe")
     return tmp_path / "pipe"
 
@@ -45,7 +45,7 @@ def test_lines_are_complete_and_ordered_across_chunks(lines: list[bytes], last: 
 
 
 def test_long_line_is_read_in_linear_time(pipe: Path) -> None:
-    line = b"x" * 50_000_000  # put together at each piece, it takes half a minute
+    line = b"x" * 50_000_000  # with quadratic concatenation it takes half a minute
     writer = threading.Thread(target=pipe.write_bytes, args=(line + b"\nnext\n",))
     writer.start()
     began_s = time.process_time()

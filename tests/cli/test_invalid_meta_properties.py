@@ -1,4 +1,4 @@
-"""A data folder whose `meta.properties` says nothing sensible is refused in one line that names the file."""
+"""A data directory with an invalid `meta.properties` is rejected in one line that names the file."""
 
 from pathlib import Path
 

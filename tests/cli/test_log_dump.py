@@ -1,4 +1,4 @@
-"""`moldau log dump` shows what is in the files of a data folder, and finds what is broken."""
+"""`moldau log dump` shows the contents of log files and finds corrupt ones."""
 
 import json
 import struct

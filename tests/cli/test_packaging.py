@@ -1,4 +1,4 @@
-"""What a user installs: the metadata of the package, its version, and the ways to start the program."""
+"""The installed package: its metadata and version, and the ways to start the program."""
 
 import re
 import subprocess
@@ -56,7 +56,7 @@ def test_broker_of_a_test_starts_groups_without_the_initial_rebalance_delay() ->
     broker.close()
 
 
-def test_make_run_starts_groups_at_once_and_says_what_pip_does() -> None:
+def test_make_run_starts_groups_at_once_and_announces_pip() -> None:
     dry = subprocess.run(
         ["make", "--dry-run", "--always-make", "run"], cwd=ROOT, capture_output=True, text=True, check=True
     )

@@ -1,4 +1,4 @@
-"""Files of plans and of partitions that are not as they should be: one line each, before anybody is asked."""
+"""Invalid plan and partition files are rejected in one line before any request."""
 
 from pathlib import Path
 
@@ -7,11 +7,11 @@ from typer.testing import CliRunner
 
 from moldau.cli.main import app
 
-NOBODY = {"MOLDAU_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
+UNREACHABLE = {"MOLDAU_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
 
 
-def refused(*arguments: str) -> str:
-    result = CliRunner().invoke(app, arguments, env=NOBODY)
+def error_of(*arguments: str) -> str:
+    result = CliRunner().invoke(app, arguments, env=UNREACHABLE)
     assert result.exit_code == 2, f"{result.output}{result.exception!r}"
     return result.stderr
 
@@ -38,18 +38,18 @@ def refused(*arguments: str) -> str:
 def test_invalid_plan_entry_is_one_line(command: str, row: str, words: str, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     plan.write_text(f'{{"partitions": [{row}]}}')
-    assert refused("reassign", command, str(plan)) == f"error: {plan}: {words}\n"
+    assert error_of("reassign", command, str(plan)) == f"error: {plan}: {words}\n"
 
 
 @pytest.mark.proves("A4", part="reassignment")
 def test_deeply_nested_plan_is_one_line(tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     plan.write_text("[" * 100_000)
-    assert f"{plan}: not JSON: maximum recursion depth" in refused("reassign", "execute", str(plan))
+    assert f"{plan}: not JSON: maximum recursion depth" in error_of("reassign", "execute", str(plan))
 
 
 def test_impossible_partition_is_rejected_before_a_request(tmp_path: Path) -> None:
     file = tmp_path / "partitions.json"
     file.write_text('{"partitions": [{"topic": "t", "partition": 4294967296}]}')
-    told = refused("partition", "elect-leaders", "--file", str(file))
-    assert told == f"error: {file}: the partition 4294967296 of t is not a number from 0 to 2147483647\n"
+    shown = error_of("partition", "elect-leaders", "--file", str(file))
+    assert shown == f"error: {file}: the partition 4294967296 of t is not a number from 0 to 2147483647\n"

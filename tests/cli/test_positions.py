@@ -1,4 +1,4 @@
-"""Places in a log as people write them."""
+"""Positions in a log as written on the command line."""
 
 from datetime import UTC, datetime
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.proves("C4", part="by listing offsets")
         ("@2026-01-01T00:00:00Z", AtTime(int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000))),
         ("@2026-01-01T02:00:00+02:00", AtTime(int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000))),
         ("@2026-01-01", AtTime(int(datetime(2026, 1, 1).timestamp() * 1000))),
-        ("@1969-12-31T23:59:59.999Z", AtTime(0)),  # -1 would be the end, and other numbers below 0 are refused
+        ("@1969-12-31T23:59:59.999Z", AtTime(0)),  # -1 would be the end, and other negative numbers are rejected
         (f"@{2**63 - 1}", AtTime(2**63 - 1)),
     ],
 )
@@ -33,6 +33,6 @@ def test_position_is_parsed(text: str, position: Position) -> None:
 
 @pytest.mark.parametrize("text", ["", "middle", "--5", "-", "1.5", "@", "@yesterday", "@2026-13-01", "+5", f"@{2**63}"])
 def test_invalid_position_is_rejected_with_examples(text: str) -> None:
-    with pytest.raises(CommandError, match="2026-01-01") as refusal:
+    with pytest.raises(CommandError, match="2026-01-01") as rejected:
         parse_position(text, "--from")
-    assert refusal.value.exit_code == 2
+    assert rejected.value.exit_code == 2

@@ -35,8 +35,8 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 
 @pytest.fixture
-def nobody() -> str:
-    """An address at which nobody listens."""
+def address() -> str:
+    """An address without a listener."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{taken.getsockname()[1]}"
@@ -74,31 +74,32 @@ def test_start_does_not_import_modules_of_other_commands() -> None:
     assert not [name for name in loaded if name.startswith(("rich", "moldau.client", "moldau.broker", "moldau.wire"))]
 
 
-def test_unreachable_cluster_is_one_line(nobody: str) -> None:
-    result = run("topic", "list", "-b", nobody)
+def test_unreachable_cluster_is_one_line(address: str) -> None:
+    result = run("topic", "list", "-b", address)
     assert result.returncode == 1
     assert (
-        result.stderr == f"error: cannot reach {nobody}: connection refused; is the broker running? try: moldau start\n"
+        result.stderr
+        == f"error: cannot reach {address}: connection refused; is the broker running? try: moldau start\n"
     )
 
 
 @pytest.mark.parametrize("answer", ["n\n", ""])
 @pytest.mark.proves("A4", part="topics and settings")
 def test_unconfirmed_command_reports_that_nothing_changed(answer: str) -> None:
-    """And not "Aborted.", which `moldau txn abort` would say when it has aborted nothing."""
+    """Typer's "Aborted." would be misleading for `moldau txn abort`."""
     result = CliRunner().invoke(app, ["partition", "elect-leaders", "--all", "--unclean"], input=answer)
     assert result.exit_code == 1
     assert "Aborted" not in result.output
     assert result.stderr.endswith("error: not confirmed, nothing was changed; use --yes to skip the prompt\n")
 
 
-def test_bootstrap_servers_come_from_the_environment(nobody: str) -> None:
-    assert nobody in run("topic", "list", MOLDAU_BOOTSTRAP_SERVERS=nobody).stderr
+def test_bootstrap_servers_come_from_the_environment(address: str) -> None:
+    assert address in run("topic", "list", MOLDAU_BOOTSTRAP_SERVERS=address).stderr
 
 
 @pytest.mark.parametrize("where", ["before", "after"])
-def test_debug_shows_the_traceback_anywhere_on_the_line(where: str, nobody: str) -> None:
-    arguments = ["topic", "list", "-b", nobody]
+def test_debug_shows_the_traceback_anywhere_on_the_line(where: str, address: str) -> None:
+    arguments = ["topic", "list", "-b", address]
     result = run(*(["--debug", *arguments] if where == "before" else [*arguments, "--debug"]))
     assert result.returncode == 1
     assert "Traceback" in result.stderr
@@ -163,8 +164,8 @@ def test_output_to_a_full_disk_is_one_line_and_exits_with_1(words: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a device that is always full")
-def test_error_on_a_full_disk_keeps_its_exit_code(nobody: str) -> None:
-    command = f"{sys.executable} -m moldau.cli.main topic list -b {nobody} 2> /dev/full"
+def test_error_on_a_full_disk_keeps_its_exit_code(address: str) -> None:
+    command = f"{sys.executable} -m moldau.cli.main topic list -b {address} 2> /dev/full"
     assert subprocess.run(["sh", "-c", command], timeout=60, check=False).returncode == 1
 
 
@@ -186,11 +187,11 @@ def test_brokers_serve_when_their_output_is_on_a_full_disk(tmp_path: Path, comma
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows what a descriptor leads to")
 @pytest.mark.proves("S1", part="an append never rewrites what is there")
-def test_broker_files_never_get_the_descriptor_of_a_closed_stream(tmp_path: Path, nobody: str) -> None:
-    start = [*MOLDAU, "start", "--data", str(tmp_path), "--listen", nobody, "-c", "moldau.metrics.listener="]
+def test_broker_files_never_get_the_descriptor_of_a_closed_stream(tmp_path: Path, address: str) -> None:
+    start = [*MOLDAU, "start", "--data", str(tmp_path), "--listen", address, "-c", "moldau.metrics.listener="]
     with subprocess.Popen(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *start]) as broker:
         until = time.monotonic() + 30
-        while (listed := run("topic", "list", "-b", nobody)).returncode and broker.poll() is None:
+        while (listed := run("topic", "list", "-b", address)).returncode and broker.poll() is None:
             assert time.monotonic() < until, listed.stderr
         leads_to = [os.readlink(f"/proc/{broker.pid}/fd/{number}") for number in range(3)]
         broker.terminate()
@@ -211,7 +212,7 @@ def test_interrupt_exits_with_130_without_traceback() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with subprocess.Popen([*MOLDAU, "topic", "list", "-b", address], stderr=subprocess.PIPE) as process:
-            connection, _ = silent.accept()  # it has asked for versions, and waits
+            connection, _ = silent.accept()  # it has sent ApiVersions and waits for the response
             with connection:
                 assert connection.recv(1)
                 process.send_signal(signal.SIGINT)
@@ -226,20 +227,20 @@ def test_bug_keeps_its_traceback() -> None:
 
 
 def test_cluster_and_system_errors_become_one_line() -> None:
-    told = as_command_error(UnknownTopicOrPartition("topic x does not exist"))
-    assert told is not None
-    assert (str(told), told.exit_code) == ("topic x does not exist", 1)
-    told = as_command_error(InvalidConfig("num.partitions"))
-    assert told is not None
-    assert told.exit_code == 2
-    told = as_command_error(FileNotFoundError(2, "No such file or directory", "a.toml"))
-    assert str(told) == "a.toml: no such file or directory"
-    told = as_command_error(
+    error = as_command_error(UnknownTopicOrPartition("topic x does not exist"))
+    assert error is not None
+    assert (str(error), error.exit_code) == ("topic x does not exist", 1)
+    error = as_command_error(InvalidConfig("num.partitions"))
+    assert error is not None
+    assert error.exit_code == 2
+    error = as_command_error(FileNotFoundError(2, "No such file or directory", "a.toml"))
+    assert str(error) == "a.toml: no such file or directory"
+    error = as_command_error(
         OSError(98, "error while attempting to bind on address ('127.0.0.1', 9092): address already in use")
     )
-    assert str(told).startswith("127.0.0.1:9092 is in use; is a broker running already? choose another address")
-    complaint = CommandError("as it is")
-    assert as_command_error(complaint) is complaint
+    assert str(error).startswith("127.0.0.1:9092 is in use; is a broker running already? choose another address")
+    error = CommandError("as it is")
+    assert as_command_error(error) is error
 
 
 def test_pairs_may_contain_equal_signs() -> None:

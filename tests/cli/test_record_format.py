@@ -34,16 +34,16 @@ def test_template_formats_a_line(template: str, line: bytes) -> None:
 
 def test_missing_values_are_empty_in_text_and_null_in_json() -> None:
     assert compile_template("%k|%v|%K|%V")("t", 0, EMPTY) == b"||-1|-1\n"
-    told = json.loads(json_line("t", 0, EMPTY))
-    assert told["key"] is None
-    assert told["value"] is None
+    shown = json.loads(json_line("t", 0, EMPTY))
+    assert shown["key"] is None
+    assert shown["value"] is None
 
 
 @pytest.mark.parametrize("template", ["%x", "%", "%v %"])
 def test_unknown_template_field_is_rejected_with_known_fields(template: str) -> None:
-    with pytest.raises(CommandError, match="is unknown; use %t") as refusal:
+    with pytest.raises(CommandError, match="is unknown; use %t") as rejected:
         compile_template(template)
-    assert refusal.value.exit_code == 2
+    assert rejected.value.exit_code == 2
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`moldau storage format`: a new folder says whose it is, and a controller's whom it takes for the first voters."""
+"""`moldau storage format` writes the identity of a node and, for a controller, the initial voters."""
 
 import json
 from pathlib import Path
@@ -48,8 +48,8 @@ def test_initial_controllers_are_written_to_a_bootstrap_snapshot(tmp_path: Path)
 @pytest.mark.parametrize("flags", [(), ("--standalone",)])
 def test_new_data_directory_is_not_reported_as_unclean(tmp_path: Path, flags: tuple[str, ...]) -> None:
     moldau("-d", str(tmp_path / "fresh"), *flags)
-    told = CliRunner().invoke(app, ["storage", "info", "-d", str(tmp_path / "fresh")]).stdout
-    assert "last shutdown  none: no node has run here yet\n" in told
+    shown = CliRunner().invoke(app, ["storage", "info", "-d", str(tmp_path / "fresh")]).stdout
+    assert "last shutdown  none: no node has run here yet\n" in shown
 
 
 def test_standalone_node_is_its_own_first_voter(tmp_path: Path) -> None:
@@ -58,8 +58,8 @@ def test_standalone_node_is_its_own_first_voter(tmp_path: Path) -> None:
         f"node.id=7\nlog.dirs={tmp_path}/data\ncontroller.listener.names=CONTROLLER\n"
         "listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093\n"
     )
-    told = json.loads(moldau("--config", str(settings), "--standalone", "--json"))
-    assert (told["node_id"], told["folder"]) == (7, f"{tmp_path}/data")
+    shown = json.loads(moldau("--config", str(settings), "--standalone", "--json"))
+    assert (shown["node_id"], shown["folder"]) == (7, f"{tmp_path}/data")
     (found,) = voter_sets_in((tmp_path / "data" / CHECKPOINT).read_bytes())
     (voter,) = found.voters
     assert (voter.node_id, voter.directory_id) == (7, identity(tmp_path / "data").directory_id)

@@ -1,4 +1,4 @@
-"""Metadata that this software does not understand is refused at the start, in words that say why."""
+"""Unsupported metadata is rejected at startup with the reason."""
 
 from pathlib import Path
 from typing import Any

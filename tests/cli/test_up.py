@@ -1,4 +1,4 @@
-"""How `moldau up` treats its nodes' processes, tried on stand-ins that keep the agreement about pipes and no more."""
+"""Process handling of `moldau up`, with stub nodes that implement only the two pipes; and the cluster's layout."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from moldau.node.ports.files import SystemDisk
 from moldau.storage.log_dir import LogDir
 from moldau.testing.free_ports import free_ports
 
-STAND_IN = """
+STUB = """
 import json, os, select, signal, sys
 from pathlib import Path
 options = dict(zip(sys.argv[2::2], sys.argv[3::2]))
@@ -67,27 +67,27 @@ Started = Callable[..., "Supervised"]
 
 
 class Supervised:
-    """A supervisor in a process of its own, whose lines can be waited for."""
+    """A supervisor process, whose output lines can be awaited."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self.process = process
         self.lines: list[str] = []
 
     def until(self, text: str) -> str:
-        """The first line from here on with this text in it."""
+        """Return the next line that contains the text."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.lines.append(line.rstrip())
             if text in line:
                 return self.lines[-1]
-        raise AssertionError(f"it never said {text!r}, but:\n" + "\n".join(self.lines))
+        raise AssertionError(f"it never shown {text!r}, but:\n" + "\n".join(self.lines))
 
-    def pid_of(self, node: int, life: int = 1) -> int:
-        """Of its so many-th process; a node's own lines may come after what is said of it."""
+    def pid_of(self, node: int, generation: int = 1) -> int:
+        """Return the pid of the node's process number `generation`; its line may follow the supervisor's."""
         start = f"[{node}] pid {node} "
-        while len(found := [line for line in self.lines if line.startswith(start)]) < life:
+        while len(found := [line for line in self.lines if line.startswith(start)]) < generation:
             self.until(start)
-        return int(found[life - 1].split()[-1])
+        return int(found[generation - 1].split()[-1])
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)
@@ -105,7 +105,7 @@ def started(tmp_path: Path) -> Iterator[Started]:
 
     def start(before: str = "", *, restarts: bool = False, stop_s_max: float = 30, late_s: float = 60) -> Supervised:
         program = tmp_path / "stand_in.py"
-        program.write_text(STAND_IN.format(before=textwrap.dedent(before)))
+        program.write_text(STUB.format(before=textwrap.dedent(before)))
         text = SUPERVISED.format(
             folder=str(tmp_path / "cluster"),
             program=str(program),
@@ -139,7 +139,7 @@ def test_all_nodes_are_started_and_stopped(started: Started, number: signal.Sign
 @pytest.mark.proves("H3")
 def test_killed_node_stays_down_and_is_reported(started: Started) -> None:
     up = started()
-    served = up.until("all serve, pids")  # first: the node's own lines may come before or after it
+    served = up.until("all serve, pids")  # awaited first, since the order relative to the nodes' lines varies
     assert str(up.pid_of(2)) in served
     os.kill(up.pid_of(2), signal.SIGKILL)
     line = up.until("node 2 was killed (SIGKILL) and stays down")
@@ -151,10 +151,10 @@ def test_killed_node_stays_down_and_is_reported(started: Started) -> None:
 def test_killed_node_is_restarted_with_restart(started: Started) -> None:
     up = started(restarts=True)
     up.until("all serve")
-    for life in (1, 2):
-        os.kill(up.pid_of(3, life), signal.SIGKILL)
+    for generation in (1, 2):
+        os.kill(up.pid_of(3, generation), signal.SIGKILL)
         up.until("node 3 was killed (SIGKILL) and restarts in")
-        assert up.pid_of(3, life + 1) != up.pid_of(3, life)
+        assert up.pid_of(3, generation + 1) != up.pid_of(3, generation)
     assert up.end() == 0
 
 
@@ -210,10 +210,10 @@ def test_no_node_outlives_a_killed_supervisor(started: Started) -> None:
     up.process.kill()
     for each in watched:
         with os.fdopen(each):
-            assert select.select([each], [], [], 30)[0], "the node lives on"
+            assert select.select([each], [], [], 30)[0], "the node is still running"
 
 
-# Who is where
+# Layout
 
 
 def test_only_the_first_three_brokers_are_controllers(tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def test_running_cluster_keeps_its_settings_on_second_start(tmp_path: Path) -> N
 @pytest.mark.proves("A4", part="reassignment")
 @pytest.mark.parametrize("taken", ["broker", "controller"])
 def test_no_cluster_is_created_with_ports_in_use(tmp_path: Path, taken: str) -> None:
-    """Its controllers would keep them for ever, and no --port would help."""
+    """The ports of controllers are permanent, and --port does not change them."""
     first = free_ports(3).start
     alike = LocalCluster.open(tmp_path / "alike", port=first)
     port = alike.nodes[2].address.port if taken == "broker" else alike.state.controllers[2].port
@@ -327,8 +327,8 @@ def test_no_cluster_is_created_with_ports_in_use(tmp_path: Path, taken: str) -> 
 
 
 def test_controller_port_in_use_is_reported(tmp_path: Path) -> None:
-    with socket.create_server(("localhost", 0)) as somebody:
-        port = somebody.getsockname()[1]
+    with socket.create_server(("localhost", 0)) as listener:
+        port = listener.getsockname()[1]
         LocalCluster.open(tmp_path, port=free_ports(3).start, controller_port=port)
         result = CliRunner().invoke(app, ["up", "--data", str(tmp_path)])
     assert result.exit_code == 1

@@ -1,4 +1,4 @@
-"""`moldau up` with real nodes: a cluster that serves, survives a kill, and is the same one the next time."""
+"""`moldau up` with real nodes: the cluster serves, survives a kill, and continues after a restart."""
 
 import json
 import os
@@ -24,7 +24,7 @@ Start = Callable[..., "Up"]
 
 
 class Up:
-    """A running `moldau up` whose lines can be waited for."""
+    """A running `moldau up`, whose output lines can be awaited."""
 
     def __init__(self, process: "subprocess.Popen[str]", port: int) -> None:
         self.process = process
@@ -37,7 +37,7 @@ class Up:
             self.lines.append(line.rstrip())
             if text in line:
                 return self.lines[-1]
-        raise AssertionError(f"it never said {text!r}, but:\n" + "\n".join(self.lines))
+        raise AssertionError(f"it never shown {text!r}, but:\n" + "\n".join(self.lines))
 
     def moldau(self, *arguments: str, text: str = "", code: int | None = 0) -> str:
         result = CliRunner().invoke(app, arguments, input=text, env=self._environment)

@@ -1,4 +1,4 @@
-"""The guide for clusters does what it says: its machines are addresses of this one, its commands are run in order."""
+"""The commands of the cluster guide are run in order; its machines are loopback addresses."""
 
 import os
 import re
@@ -30,7 +30,7 @@ pytestmark = [
 
 
 class Machines:
-    """A folder and an address for each machine, and the nodes that run there."""
+    """The simulated machines: a directory, an address and the running nodes of each."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -60,7 +60,7 @@ class Machines:
         return command
 
     def lose(self, machine: str) -> None:
-        """The node and its disk."""
+        """Kill the node and remove its disk."""
         _, process = self._running.pop(machine)
         process.kill()
         process.wait()
@@ -78,7 +78,7 @@ class Machines:
         return self._home(machine, "log").read_text()[-4000:]
 
     def _write_settings(self, text: str) -> None:
-        """The file of alpha is that of beta and gamma too, but for its first two lines; delta has its own."""
+        """Write the settings: beta and gamma share alpha's file except for the first two lines; delta has its own."""
         heading, number, listeners, *rest = text.splitlines(keepends=True)
         (shown,) = (name for name in MACHINES if f" on {name}" in heading)
         for index, name in enumerate(MACHINES if shown == MACHINES[0] else [shown]):
@@ -99,7 +99,7 @@ class Machines:
                 self._command(machine, self._here(line, machine))
 
     def _command(self, machine: str, line: str) -> None:
-        """Run it; what it printed is kept."""
+        """Run a command and save its output."""
         done = subprocess.run(
             ["bash", "-o", "pipefail", "-c", line],
             cwd=self.folder / machine,
@@ -113,7 +113,7 @@ class Machines:
         self.printed.append(done.stdout)
 
     def _start(self, machine: str, command: list[str]) -> None:
-        """In the background; it serves when it has said so."""
+        """Start a node in the background and wait until it is ready."""
         announced, announce = os.pipe()
         with self._home(machine, "log").open("ab") as log:
             process = subprocess.Popen(
@@ -130,7 +130,7 @@ class Machines:
             assert line.readline(), f"{shlex.join(command)}\n{self.log(machine)}"
 
     def _here(self, text: str, machine: str) -> str:
-        """The text as this machine would read it: its own disk, everybody's addresses."""
+        """Replace paths by those of the machine, and host names by loopback addresses."""
         text = text.replace(DATA, str(self._home(machine, "data")))
         return re.sub(r"\b(alpha|beta|gamma|delta)(?=:\d)", lambda name: self._addresses[name[1]], text)
 
@@ -147,4 +147,4 @@ def machines(tmp_path: Path) -> Iterator[Machines]:
 
 def test_every_step_of_the_guide_works(machines: Machines) -> None:
     machines.play(PAGE.read_text())
-    assert machines.printed[-1].strip() == "1000", "records were lost on the way"
+    assert machines.printed[-1].strip() == "1000", "records were lost"

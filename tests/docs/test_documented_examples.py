@@ -1,4 +1,4 @@
-"""The examples in the docs do what they say: every `sh` and `python` block is run against a broker of its own."""
+"""The examples in the docs work: every `sh` and `python` block of a page is run against a broker."""
 
 import os
 import re
@@ -43,7 +43,7 @@ def run_shell(text: str, broker: Broker, folder: Path) -> None:
 
 
 def run_python(text: str, broker: Broker, folder: Path) -> None:
-    """As a test where it has fixtures, as a program otherwise."""
+    """Run it with pytest if it uses fixtures, otherwise as a program."""
     text = text.replace("localhost:9092", broker.bootstrap_servers)
     example = folder / ("test_example.py" if "def test_" in text else "example.py")
     example.write_text(text)

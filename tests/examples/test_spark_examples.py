@@ -1,4 +1,4 @@
-"""The examples of Spark: the same code for both formats, and every example is on the page that lists them."""
+"""The Spark examples: the same code for both formats, and every example is listed on the page."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ EXAMPLES = ROOT / "examples"
 
 
 def code_of(name: str) -> list[list[str]]:
-    """What follows the description, as words."""
+    """Return the words of each line after the docstring."""
     _, _, code = (EXAMPLES / "spark" / name).read_text().split('"""', 2)
     return [line.split() for line in code.splitlines()]
 

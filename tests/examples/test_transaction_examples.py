@@ -1,4 +1,4 @@
-"""The examples of the guide to transactions: each is killed in the middle and run again, and has every result once."""
+"""The examples of the transaction guide: each crashes in the middle, is rerun, and writes every result once."""
 
 import subprocess
 import sys
@@ -55,7 +55,7 @@ def _read(broker: Broker, topic: str, isolation: str, count: int) -> list[str | 
         return [message.text for message in islice(messages, count)]
 
 
-def _crash_and_go_on(broker: Broker, program: str) -> None:
+def _crash_and_rerun(broker: Broker, program: str) -> None:
     source, target = f"payments of {program}".replace(" ", "-"), f"receipts of {program}".replace(" ", "-")
     with moldau.connect(broker.bootstrap_servers) as connection:
         connection.create_topic(source)
@@ -67,12 +67,12 @@ def _crash_and_go_on(broker: Broker, program: str) -> None:
     code, said = _run(broker, program, source, target)
     assert code == 0, said
     assert _read(broker, target, "read_committed", COUNT) == [f"receipt for {number}" for number in range(COUNT)]
-    # The crash left something in the log that nobody should see.
+    # The crash left uncommitted records in the log.
     assert len(_read(broker, target, "read_uncommitted", COUNT + 1)) == COUNT + 1
 
 
 def test_every_receipt_is_written_once_despite_a_crash(broker: Broker) -> None:
-    """Both at the same time, because each ends by waiting for more that does not come."""
+    """Both run at the same time, since each ends with a wait for further records."""
     with ThreadPoolExecutor() as pool:
-        for done in [pool.submit(_crash_and_go_on, broker, program) for program in PROGRAMS]:
+        for done in [pool.submit(_crash_and_rerun, broker, program) for program in PROGRAMS]:
             done.result()

@@ -1,4 +1,4 @@
-"""Data folders that Apache Kafka and earlier versions wrote: every version opens them and finds what is in them."""
+"""Every version opens the log dirs of Apache Kafka and of earlier versions, and finds their records."""
 
 import json
 import shutil
@@ -29,13 +29,13 @@ pytestmark = pytest.mark.proves("S2")
 
 @pytest.fixture(params=FOLDERS, ids=lambda folder: folder.name)
 def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A copy of a golden folder, to be written to."""
+    """A writable copy of a golden log dir."""
     shutil.copytree(request.param, tmp_path / "golden")
     return tmp_path / "golden"
 
 
 def expected(golden: Path) -> dict[str, list[Row]]:
-    """By topic, what a reader of committed records finds in partition 0."""
+    """The committed records of partition 0, by topic."""
     rows: dict[str, list[Any]] = json.loads((golden / "expected.json").read_text())
     return {
         topic: [(offset, _bytes(key), _bytes(value)) for offset, key, value in each] for topic, each in rows.items()
@@ -47,7 +47,7 @@ def _bytes(text: str | None) -> bytes | None:
 
 
 def committed_rows(log: Log) -> list[Row]:
-    """What a reader of committed records finds, worked out from the log's own transaction index."""
+    """Return the committed records, according to the log's transaction index."""
     end_offset = log.producers.last_stable_offset(log.end_offset)
     aborted = log.aborted_transactions(log.start_offset, end_offset)
     rows: list[Row] = []
@@ -63,9 +63,9 @@ def committed_rows(log: Log) -> list[Row]:
 
 @pytest.mark.parametrize("is_clean", [True, False], ids=["cleanly closed", "to be recovered"])
 @pytest.mark.parametrize("has_indexes", [True, False], ids=["with indexes", "without"])
-def test_every_log_gives_the_records_it_was_given(golden: Path, is_clean: bool, has_indexes: bool) -> None:
+def test_golden_log_has_all_committed_records(golden: Path, is_clean: bool, has_indexes: bool) -> None:
     for index in () if has_indexes else (golden / "data").glob("*/*index"):
-        if index.suffix != ".txnindex" or not is_clean:  # which transactions were aborted is found by recovery only
+        if index.suffix != ".txnindex" or not is_clean:  # only recovery rebuilds the transaction index
             index.unlink()
     rows = expected(golden)
     folder = LogDir.open(SystemDisk(), str(golden / "data"))
@@ -105,7 +105,7 @@ def read(broker: Broker, topic: str, count: int, first: int = 0) -> list[Row]:
     rows: list[Row] = []
     while len(rows) < count:
         message: Any = consumer.poll(WAIT_S)
-        assert message is not None, f"{len(rows)} of {count} records of {topic} came"
+        assert message is not None, f"{len(rows)} of {count} records of {topic} arrived"
         assert message.error() is None, message.error()
         rows.append((message.offset(), message.key(), message.value()))
     consumer.close()

@@ -38,7 +38,7 @@ def test_topics_are_queried_as_tables(spark: Any, moldau_broker: Broker, topic: 
     plain = moldau_broker.create_topic(f"{topic}.plain", partitions=1)
     producer.produce(plain, b"hello")
     assert producer.flush(30) == 0
-    assert query(
+    assert select(
         moldau_broker, f"select page, count(*) as n from `{topic}` where page > '' group by page order by page"
     ) == [
         {"page": "/0", "n": 3},

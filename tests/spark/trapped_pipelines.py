@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from spark_drivers import report
 from trapped_sink import TrappedSource
 
 from moldau.cli.cluster_client import connect

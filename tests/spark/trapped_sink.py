@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql.types import StructType
+from spark_drivers import report
 
 from pyspark_moldau.data_source import MoldauSource
 from pyspark_moldau.options.sink_options import sink_stream_options

@@ -16,7 +16,7 @@ def test_two_values_at_one_offset_are_found() -> None:
     assert "inconsistent offsets" in book.anomalies()
 
 
-def test_a_value_at_two_offsets_is_a_duplicate() -> None:
+def test_value_at_two_offsets_is_a_duplicate() -> None:
     book = Notebook()
     book.send(1, 0)
     book.poll((0, 1), (1, 1))
