@@ -14,7 +14,7 @@ CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A record as it is given to a producer."""
+    """A record as passed to a producer."""
 
     value: bytes | None
     key: bytes | None = None
@@ -25,7 +25,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Got:
-    """A record as a consumer hands it out."""
+    """A record as returned by a consumer."""
 
     partition: int
     offset: int
@@ -36,7 +36,7 @@ class Got:
 
 
 class Cluster(NamedTuple):
-    """What a client learns about the cluster."""
+    """The cluster as described by a client."""
 
     cluster_id: str
     controller_id: int
@@ -52,7 +52,7 @@ class Rejected(Exception):
 
 
 class KafkaClient(Protocol):
-    """What these tests ask of a client library. Everything waits until it is done."""
+    """The interface that these tests need of a client library. All methods block until they are done."""
 
     name: str
 
@@ -82,7 +82,7 @@ class KafkaClient(Protocol):
         """The first offset at or after a time."""
 
     def watermarks(self, topic: str, partition: int = 0) -> tuple[int, int]:
-        """Where the partition begins and ends."""
+        """Return the start and end offset of the partition."""
 
     def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None: ...
 
@@ -97,10 +97,10 @@ class KafkaClient(Protocol):
     def config(self, topic: str) -> dict[str, str | None]: ...
 
     def alter_config(self, topic: str, changes: Mapping[str, str]) -> None:
-        """Set these and leave all others, where the library can; it may reset others where it cannot."""
+        """Set these configs. Libraries without incremental changes may reset all others."""
 
     def delete_records(self, topic: str, before_offset: int, partition: int = 0) -> int:
-        """The new first offset. An offset of -1 means all there are."""
+        """Return the new start offset. An offset of -1 deletes all records."""
 
     def cluster(self) -> Cluster: ...
 

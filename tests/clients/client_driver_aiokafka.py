@@ -68,8 +68,8 @@ class AioKafka:
         await producer.start()
         try:
             waiting = [await _send(producer, topic, record) for record in records]
-            told = await asyncio.gather(*waiting)
-            return [-1 if each is None else each.offset for each in told]
+            results = await asyncio.gather(*waiting)
+            return [-1 if each is None else each.offset for each in results]
         finally:
             await producer.stop()
 
@@ -94,28 +94,28 @@ class AioKafka:
                 consumer.seek(partition, at)
             records: list[Any] = []
             while len(records) < count:
-                came = await consumer.getmany(timeout_ms=WAIT_MS, max_records=count - len(records))
-                records.extend(record for batch in came.values() for record in batch)
+                arrived = await consumer.getmany(timeout_ms=WAIT_MS, max_records=count - len(records))
+                records.extend(record for batch in arrived.values() for record in batch)
             return [_got(record) for record in records]
 
     def offset_at(self, topic: str, timestamp_ms: int, partition: int = 0) -> int | None:
-        async def ask() -> int | None:
-            asked = library.TopicPartition(topic, partition)
+        async def look_up() -> int | None:
+            place = library.TopicPartition(topic, partition)
             async with self._consumer() as consumer:
-                found = (await consumer.offsets_for_times({asked: timestamp_ms}))[asked]
+                found = (await consumer.offsets_for_times({place: timestamp_ms}))[place]
                 return None if found is None else int(found.offset)
 
-        offset: int | None = self._run(ask())
+        offset: int | None = self._run(look_up())
         return offset
 
     def watermarks(self, topic: str, partition: int = 0) -> tuple[int, int]:
-        async def ask() -> tuple[int, int]:
-            asked = library.TopicPartition(topic, partition)
+        async def look_up() -> tuple[int, int]:
+            place = library.TopicPartition(topic, partition)
             async with self._consumer() as consumer:
-                low, high = await consumer.beginning_offsets([asked]), await consumer.end_offsets([asked])
-                return low[asked], high[asked]
+                low, high = await consumer.beginning_offsets([place]), await consumer.end_offsets([place])
+                return low[place], high[place]
 
-        marks: tuple[int, int] = self._run(ask())
+        marks: tuple[int, int] = self._run(look_up())
         return marks
 
     @asynccontextmanager
@@ -137,12 +137,12 @@ class AioKafka:
 
     def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
         new: Any = admin.NewTopic(topic, partitions, 1, topic_configs=dict(config or {}))
-        answer = self._run(self._admin.create_topics([new]))
-        _raise_first((code, message) for _, code, message, *_ in answer.topic_errors)
+        future = self._run(self._admin.create_topics([new]))
+        _raise_first((code, message) for _, code, message, *_ in future.topic_errors)
 
     def delete_topic(self, topic: str) -> None:
-        answer = self._run(self._admin.delete_topics([topic]))
-        _raise_first((row[1], row) for row in answer.topic_error_codes)
+        future = self._run(self._admin.delete_topics([topic]))
+        _raise_first((row[1], row) for row in future.topic_error_codes)
 
     def topics(self) -> set[str]:
         return set(self._run(self._admin.list_topics()))
@@ -156,21 +156,21 @@ class AioKafka:
 
     def config(self, topic: str) -> dict[str, str | None]:
         resource: Any = admin.config_resource.ConfigResource(admin.config_resource.ConfigResourceType.TOPIC, topic)
-        (answer,) = self._run(self._admin.describe_configs([resource]))
-        (row,) = answer.resources
+        (future,) = self._run(self._admin.describe_configs([resource]))
+        (row,) = future.resources
         _raise_first([(row[0], row[1])])
         return {entry[0]: entry[1] for entry in row[4]}
 
     def alter_config(self, topic: str, changes: Mapping[str, str]) -> None:
         kind = admin.config_resource.ConfigResourceType.TOPIC
         resource: Any = admin.config_resource.ConfigResource(kind, topic, configs=dict(changes))
-        (answer,) = self._run(self._admin.alter_configs([resource]))
-        _raise_first((row[0], row[1]) for row in answer.resources)
+        (future,) = self._run(self._admin.alter_configs([resource]))
+        _raise_first((row[0], row[1]) for row in future.resources)
 
     def delete_records(self, topic: str, before_offset: int, partition: int = 0) -> int:
-        asked = library.TopicPartition(topic, partition)
-        told = self._run(self._admin.delete_records({asked: admin.RecordsToDelete(before_offset=before_offset)}))
-        return int(told[asked])
+        place = library.TopicPartition(topic, partition)
+        results = self._run(self._admin.delete_records({place: admin.RecordsToDelete(before_offset=before_offset)}))
+        return int(results[place])
 
     def cluster(self) -> Cluster:
         said = self._run(self._admin.describe_cluster())
@@ -194,7 +194,7 @@ def _got(record: Any) -> Got:
     return Got(record.partition, record.offset, record.timestamp, record.key, record.value, headers)
 
 
-def _raise_first(answers: Any) -> None:
-    for code, message in answers:
+def _raise_first(responses: Any) -> None:
+    for code, message in responses:
         if code:
             raise Rejected(code, message)

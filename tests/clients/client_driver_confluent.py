@@ -8,7 +8,7 @@ import confluent_kafka as library
 from client_driver import WAIT_S, Acks, Cluster, Got, Isolation, Rejected, Sent
 from confluent_kafka import admin
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 class ConfluentKafka:
@@ -54,7 +54,7 @@ class ConfluentKafka:
         for index, record in enumerate(records):
             _send(producer, topic, record, lambda error, message, index=index: settle(index, error, message))
         assert producer.flush(WAIT_S) == 0
-        return [_told(outcome) for outcome in outcomes]
+        return [_offset_or_raise(outcome) for outcome in outcomes]
 
     # -- consuming
 
@@ -71,9 +71,9 @@ class ConfluentKafka:
             consumer.assign([library.TopicPartition(topic, index, at) for index, at in (offsets or {0: 0}).items()])
             messages: list[Any] = []
             while len(messages) < count:
-                came = consumer.consume(count - len(messages), timeout=WAIT_S)
-                assert came, f"{len(messages)} of {count} records came"
-                messages.extend(came)
+                arrived = consumer.consume(count - len(messages), timeout=WAIT_S)
+                assert arrived, f"{len(messages)} of {count} records arrived"
+                messages.extend(arrived)
             return [_got(message) for message in messages]
         finally:
             consumer.close()
@@ -81,8 +81,8 @@ class ConfluentKafka:
     def offset_at(self, topic: str, timestamp_ms: int, partition: int = 0) -> int | None:
         consumer = self._consumer()
         try:
-            asked = [library.TopicPartition(topic, partition, timestamp_ms)]
-            (found,) = consumer.offsets_for_times(asked, timeout=WAIT_S)
+            place = [library.TopicPartition(topic, partition, timestamp_ms)]
+            (found,) = consumer.offsets_for_times(place, timeout=WAIT_S)
             return None if found.offset == library.OFFSET_END else found.offset
         finally:
             consumer.close()
@@ -93,7 +93,7 @@ class ConfluentKafka:
             low, high = consumer.get_watermark_offsets(library.TopicPartition(topic, partition), timeout=WAIT_S)
             return low, high
         except library.KafkaException as error:
-            raise _refused(error) from error
+            raise _rejected(error) from error
         finally:
             consumer.close()
 
@@ -139,8 +139,8 @@ class ConfluentKafka:
         _result(self._admin.incremental_alter_configs([resource])[resource])
 
     def delete_records(self, topic: str, before_offset: int, partition: int = 0) -> int:
-        asked = library.TopicPartition(topic, partition, library.OFFSET_END if before_offset < 0 else before_offset)
-        deleted: Any = _result(self._admin.delete_records([asked])[asked])
+        place = library.TopicPartition(topic, partition, library.OFFSET_END if before_offset < 0 else before_offset)
+        deleted: Any = _result(self._admin.delete_records([place])[place])
         return int(deleted.low_watermark)
 
     def cluster(self) -> Cluster:
@@ -167,7 +167,7 @@ def _offset(message: Any) -> int:
     return -1 if offset is None or offset == library.OFFSET_INVALID else int(offset)
 
 
-def _told(outcome: int | Rejected) -> int:
+def _offset_or_raise(outcome: int | Rejected) -> int:
     if isinstance(outcome, Rejected):
         raise outcome
     return outcome
@@ -181,12 +181,12 @@ def _got(message: Any) -> Got:
     return Got(message.partition(), message.offset(), timestamp_ms, message.key(), message.value(), headers)
 
 
-def _result(answer: "Future[Answer]") -> Answer:
+def _result(future: "Future[Result]") -> Result:
     try:
-        return answer.result(WAIT_S)
+        return future.result(WAIT_S)
     except library.KafkaException as error:
-        raise _refused(error) from error
+        raise _rejected(error) from error
 
 
-def _refused(error: library.KafkaException) -> Rejected:
+def _rejected(error: library.KafkaException) -> Rejected:
     return Rejected(error.args[0].code(), error.args[0].str())

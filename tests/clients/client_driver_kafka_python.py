@@ -60,7 +60,7 @@ class KafkaPython:
             producer.flush(WAIT_S)
             return [future.get(WAIT_S).offset for future in waiting]
         except kafka_errors.KafkaError as error:
-            raise _refused(error) from error
+            raise _rejected(error) from error
         finally:
             producer.close(WAIT_S)
 
@@ -82,9 +82,9 @@ class KafkaPython:
                 consumer.seek(partition, at)
             records: list[Any] = []
             while len(records) < count:
-                came = consumer.poll(timeout_ms=WAIT_MS, max_records=count - len(records))
-                assert came, f"{len(records)} of {count} records came"
-                records.extend(record for batch in came.values() for record in batch)
+                arrived = consumer.poll(timeout_ms=WAIT_MS, max_records=count - len(records))
+                assert arrived, f"{len(records)} of {count} records arrived"
+                records.extend(record for batch in arrived.values() for record in batch)
             return [_got(record) for record in records]
         finally:
             consumer.close()
@@ -92,8 +92,8 @@ class KafkaPython:
     def offset_at(self, topic: str, timestamp_ms: int, partition: int = 0) -> int | None:
         consumer = self._consumer()
         try:
-            asked = kafka.TopicPartition(topic, partition)
-            found = consumer.offsets_for_times({asked: timestamp_ms})[asked]
+            place = kafka.TopicPartition(topic, partition)
+            found = consumer.offsets_for_times({place: timestamp_ms})[place]
             return None if found is None else int(found.offset)
         finally:
             consumer.close()
@@ -101,8 +101,8 @@ class KafkaPython:
     def watermarks(self, topic: str, partition: int = 0) -> tuple[int, int]:
         consumer = self._consumer()
         try:
-            asked = kafka.TopicPartition(topic, partition)
-            return consumer.beginning_offsets([asked])[asked], consumer.end_offsets([asked])[asked]
+            place = kafka.TopicPartition(topic, partition)
+            return consumer.beginning_offsets([place])[place], consumer.end_offsets([place])[place]
         finally:
             consumer.close()
 
@@ -119,10 +119,10 @@ class KafkaPython:
 
     def create_topic(self, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
         new = {"num_partitions": partitions, "replication_factor": 1, "configs": dict(config or {})}
-        self._ask(self._admin.create_topics, {topic: new})
+        self._call(self._admin.create_topics, {topic: new})
 
     def delete_topic(self, topic: str) -> None:
-        self._ask(self._admin.delete_topics, [topic])
+        self._call(self._admin.delete_topics, [topic])
 
     def topics(self) -> set[str]:
         return set(self._admin.list_topics())
@@ -132,7 +132,7 @@ class KafkaPython:
         return len(described["partitions"])
 
     def create_partitions(self, topic: str, total: int) -> None:
-        self._ask(self._admin.create_partitions, {topic: total})
+        self._call(self._admin.create_partitions, {topic: total})
 
     def config(self, topic: str) -> dict[str, str | None]:
         resource = admin.ConfigResource(admin.ConfigResourceType.TOPIC, topic)
@@ -141,14 +141,14 @@ class KafkaPython:
 
     def alter_config(self, topic: str, changes: Mapping[str, str]) -> None:
         resource = admin.ConfigResource(admin.ConfigResourceType.TOPIC, topic, configs=dict(changes))
-        told = self._admin.alter_configs([resource], raise_on_unknown=False)["topic"][topic]
-        if told != "OK":
-            code = re.match(r"\[Error (\d+)\]", told)
-            raise Rejected(int(code[1]) if code else -1, told)
+        results = self._admin.alter_configs([resource], raise_on_unknown=False)["topic"][topic]
+        if results != "OK":
+            code = re.match(r"\[Error (\d+)\]", results)
+            raise Rejected(int(code[1]) if code else -1, results)
 
     def delete_records(self, topic: str, before_offset: int, partition: int = 0) -> int:
-        asked = kafka.TopicPartition(topic, partition)
-        return int(self._ask(self._admin.delete_records, {asked: before_offset})[asked]["low_watermark"])
+        place = kafka.TopicPartition(topic, partition)
+        return int(self._call(self._admin.delete_records, {place: before_offset})[place]["low_watermark"])
 
     def log_folders(self) -> Any:
         """One row per broker, as the library gives it."""
@@ -159,11 +159,11 @@ class KafkaPython:
         brokers = {each["broker_id"]: f"{each['host']}:{each['port']}" for each in said["brokers"]}
         return Cluster(said["cluster_id"], said["controller_id"], brokers)
 
-    def _ask(self, question: Any, asked: Any) -> Any:
+    def _call(self, request: Any, place: Any) -> Any:
         try:
-            return question(asked)
+            return request(place)
         except kafka_errors.KafkaError as error:
-            raise _refused(error) from error
+            raise _rejected(error) from error
 
 
 def _send(producer: Any, topic: str, record: Sent) -> Any:
@@ -182,5 +182,5 @@ def _got(record: Any) -> Got:
     return Got(record.partition, record.offset, record.timestamp, record.key, record.value, headers)
 
 
-def _refused(error: Any) -> Rejected:
+def _rejected(error: Any) -> Rejected:
     return Rejected(getattr(error, "errno", -1), repr(error))

@@ -17,7 +17,7 @@ from moldau.testing import Broker
 _numbers = itertools.count(1)
 
 
-class _ForgottenSocket(socket.socket):
+class QuietSocket(socket.socket):
     """Closes silently when it is garbage-collected."""
 
     def __del__(self) -> None:
@@ -26,9 +26,9 @@ class _ForgottenSocket(socket.socket):
 
 @pytest.fixture(scope="session", autouse=True)
 def _sockets_of_kafka_python() -> Iterator[None]:
-    """kafka-python forgets the socket of a client that is closed while it has something to send."""
+    """kafka-python leaks the socket of a client that is closed with unsent data."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inet.KafkaNetSocket, "socket", lambda _self, *kind: _ForgottenSocket(*kind))
+        patch.setattr(inet.KafkaNetSocket, "socket", lambda _self, *kind: QuietSocket(*kind))
         yield
 
 
@@ -70,14 +70,14 @@ def client(request: pytest.FixtureRequest) -> KafkaClient:
 
 @pytest.fixture
 def topic_name(request: pytest.FixtureRequest) -> str:
-    """A name that nothing else has."""
+    """A unique topic name."""
     words = re.sub(r"[^A-Za-z0-9._-]+", "-", request.node.name).strip("-")[:120]
     return f"{words}-{next(_numbers)}"
 
 
 @pytest.fixture
 def topic(topic_name: str, client: KafkaClient) -> str:
-    """A topic with one partition, made by the client that is tested."""
+    """A topic with one partition, created by the client under test."""
     client.create_topic(topic_name)
     return topic_name
 

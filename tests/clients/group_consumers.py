@@ -28,7 +28,7 @@ AUTO_COMMIT_MS: Final = 200
 
 
 class Seen(NamedTuple):
-    """One record, as a member saw it."""
+    """One record as read by a member."""
 
     partition: int
     offset: int
@@ -36,7 +36,7 @@ class Seen(NamedTuple):
 
 
 class GroupConsumer(ABC):
-    """A member that reads until it is stopped; what it sees and owns can be looked at meanwhile."""
+    """A member that reads until it is stopped; its records and partitions can be inspected meanwhile."""
 
     flavours: ClassVar[tuple[str, ...]] = ()
 
@@ -47,7 +47,7 @@ class GroupConsumer(ABC):
         self.instance_id = instance_id
         self.seen: list[Seen] = []
         self.owned: set[int] = set()
-        self.revoked: list[set[int]] = []  # what it had to give up, each time
+        self.revoked: list[set[int]] = []  # the revoked partitions of each rebalance
         self.failure: BaseException | None = None
         self._should_stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -62,7 +62,7 @@ class GroupConsumer(ABC):
         self.stop()
 
     def stop(self) -> None:
-        """Commit and leave the group, as far as the member is not a static one."""
+        """Commit, and leave the group unless the member is static."""
         self._should_stop.set()
         self._thread.join(WAIT_S)
         assert not self._thread.is_alive(), "the member did not end"
@@ -75,10 +75,10 @@ class GroupConsumer(ABC):
         except BaseException as error:
             self.failure = error
 
-    def _given(self, partitions: Iterable[int]) -> None:
+    def _add(self, partitions: Iterable[int]) -> None:
         self.owned |= set(partitions)
 
-    def _taken(self, partitions: Iterable[int]) -> None:
+    def _remove(self, partitions: Iterable[int]) -> None:
         gone = set(partitions) & self.owned
         if gone:
             self.revoked.append(gone)
@@ -123,10 +123,10 @@ class ConfluentMember(GroupConsumer):
         }
 
     def _on_assign(self, consumer: confluent_kafka.Consumer, partitions: list[Any]) -> None:  # noqa: ARG002
-        self._given(each.partition for each in partitions)
+        self._add(each.partition for each in partitions)
 
     def _on_revoke(self, consumer: confluent_kafka.Consumer, partitions: list[Any]) -> None:  # noqa: ARG002
-        self._taken(each.partition for each in partitions)
+        self._remove(each.partition for each in partitions)
 
 
 class KafkaPythonMember(GroupConsumer):
@@ -152,10 +152,10 @@ class KafkaPythonMember(GroupConsumer):
 
         class Listener(kafka.ConsumerRebalanceListener):
             def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
-                member._given(each.partition for each in assigned)
+                member._add(each.partition for each in assigned)
 
             def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
-                member._taken(each.partition for each in revoked)
+                member._remove(each.partition for each in revoked)
 
         consumer.subscribe([self.topic], listener=Listener())
         while not self._should_stop.is_set():
@@ -186,10 +186,10 @@ class AioKafkaMember(GroupConsumer):
 
         class Listener(aiokafka.ConsumerRebalanceListener):
             async def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
-                member._given(each.partition for each in assigned)
+                member._add(each.partition for each in assigned)
 
             async def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
-                member._taken(each.partition for each in revoked)
+                member._remove(each.partition for each in revoked)
 
         consumer.subscribe([self.topic], listener=Listener())
         await consumer.start()
@@ -205,7 +205,7 @@ class AioKafkaMember(GroupConsumer):
 
     @staticmethod
     async def _stop(consumer: Any) -> None:
-        """aiokafka cancels a fetch that pauses before its next try, lets that escape, and leaves its sockets open."""
+        """Stop an aiokafka consumer, which may raise the cancellation of a waiting fetch and leave its sockets open."""
         try:
             await consumer.stop()
         except asyncio.CancelledError:
@@ -213,8 +213,8 @@ class AioKafkaMember(GroupConsumer):
 
     @staticmethod
     async def _find_the_coordinator(consumer: Any) -> None:
-        """A consumer of aiokafka that is stopped while it looks for its coordinator looks for it without end."""
-        with contextlib.suppress(KafkaError):  # not a member right now, according to the coordinator
+        """Find the coordinator first: aiokafka never stops if it is stopped during that search."""
+        with contextlib.suppress(KafkaError):  # the coordinator does not know the member at the moment
             await consumer.commit()
 
 
@@ -224,9 +224,9 @@ FLAVOURS: Final = [
 
 
 def until(condition: Callable[[], bool], what: str, wait_s: float = WAIT_S) -> None:
-    """Wait for something that other threads bring about."""
+    """Wait for a condition that depends on other threads."""
     deadline_s = time.monotonic() + wait_s
     while not condition():
         if time.monotonic() > deadline_s:
             raise AssertionError(f"not in {wait_s} s: {what}")
-        time.sleep(0.01)  # between two looks at what other threads do
+        time.sleep(0.01)  # polls the state of other threads

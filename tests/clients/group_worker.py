@@ -23,7 +23,7 @@ def work(config: dict[str, object], topic: str, results: str) -> None:
 
 
 def _commit(consumer: Consumer) -> None:
-    """A commit may fail in a rebalance or while the broker is away: then the records come again, to us or another."""
+    """Commit. It may fail in a rebalance or while the broker is down; then the records are read again."""
     try:
         consumer.commit(asynchronous=False)
     except KafkaException as error:

@@ -47,7 +47,7 @@ def consumer(broker: Broker, request: pytest.FixtureRequest) -> Iterator[library
 
 def poll(consumer: library.Consumer) -> Any:
     message = consumer.poll(WAIT_S)
-    assert message is not None, "nothing came"
+    assert message is not None, "no record"
     return message
 
 
@@ -98,7 +98,7 @@ def test_partition_is_added_to_and_removed_from_an_assignment(
     confluent.produce("assignments", [Sent(b"second", partition=1)])
     assert poll(consumer).value() == b"second"
     consumer.incremental_unassign([library.TopicPartition("assignments", 0)])
-    confluent.produce("assignments", [Sent(b"unheard"), Sent(b"third", partition=1)])
+    confluent.produce("assignments", [Sent(b"skipped"), Sent(b"third", partition=1)])
     assert poll(consumer).value() == b"third"
 
 
@@ -148,7 +148,7 @@ def test_header_value_may_be_null(confluent: ConfluentKafka, topic: str) -> None
     assert confluent.consume(topic, 1)[0].headers == headers
 
 
-# -- what is not there
+# -- missing topics
 
 
 def test_missing_topic_is_unknown(
@@ -162,10 +162,10 @@ def test_missing_topic_is_unknown(
     producer = library.Producer(
         {"bootstrap.servers": broker.bootstrap_servers, "topic.metadata.propagation.max.ms": 100}
     )
-    told: list[Any] = []
-    producer.produce(topic_name, b"", on_delivery=lambda error, _: told.append(error))
+    errors: list[Any] = []
+    producer.produce(topic_name, b"", on_delivery=lambda error, _: errors.append(error))
     producer.flush(WAIT_S)
-    assert [error.code() for error in told] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert [error.code() for error in errors] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert topic_name not in admin_client.list_topics(timeout=WAIT_S).topics
 
 
@@ -180,7 +180,7 @@ def test_topic_is_auto_created_by_produce_when_enabled(topic_name: str) -> None:
 # -- administration
 
 
-def ask(futures: Any) -> Any:
+def result_of(futures: Any) -> Any:
     """Return the only result, or raise `Rejected`."""
     (future,) = futures.values()
     try:
@@ -206,23 +206,23 @@ def test_configs_are_set_appended_subtracted_and_deleted(
         (admin.AlterConfigOpType.DELETE, None, "delete"),
     ]
     for how, value, expected in steps:
-        ask(admin_client.incremental_alter_configs([topic_change(topic, "cleanup.policy", value, how)]))
+        result_of(admin_client.incremental_alter_configs([topic_change(topic, "cleanup.policy", value, how)]))
         assert confluent.config(topic)["cleanup.policy"] == expected
 
 
 def test_validate_only_changes_nothing(admin_client: admin.AdminClient, confluent: ConfluentKafka, topic: str) -> None:
     change = topic_change(topic, "retention.ms", "1000", admin.AlterConfigOpType.SET)
-    ask(admin_client.incremental_alter_configs([change], validate_only=True))
+    result_of(admin_client.incremental_alter_configs([change], validate_only=True))
     assert confluent.config(topic)["retention.ms"] == "604800000"
-    ask(admin_client.create_topics([admin.NewTopic(f"{topic}-2", 1)], validate_only=True))
-    ask(admin_client.create_partitions([admin.NewPartitions(topic, 2)], validate_only=True))
+    result_of(admin_client.create_topics([admin.NewTopic(f"{topic}-2", 1)], validate_only=True))
+    result_of(admin_client.create_partitions([admin.NewPartitions(topic, 2)], validate_only=True))
     assert confluent.partition_count(topic) == 1
     assert f"{topic}-2" not in confluent.topics()
 
 
 def test_config_has_its_source(admin_client: admin.AdminClient, confluent: ConfluentKafka) -> None:
     confluent.create_topic("sources", config={"retention.ms": "1000"})
-    described = ask(admin_client.describe_configs([admin.ConfigResource(admin.RESOURCE_TOPIC, "sources")]))
+    described = result_of(admin_client.describe_configs([admin.ConfigResource(admin.RESOURCE_TOPIC, "sources")]))
     assert described["retention.ms"].source == admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
     assert described["segment.bytes"].source == admin.ConfigSource.DEFAULT_CONFIG.value
     assert described["segment.bytes"].is_default
@@ -233,25 +233,25 @@ def test_broker_configs_are_described_and_altered(
     admin_client: admin.AdminClient, confluent: ConfluentKafka, topic: str
 ) -> None:
     broker_id = str(confluent.cluster().controller_id)
-    described = ask(admin_client.describe_configs([admin.ConfigResource(admin.RESOURCE_BROKER, broker_id)]))
+    described = result_of(admin_client.describe_configs([admin.ConfigResource(admin.RESOURCE_BROKER, broker_id)]))
     assert described["auto.create.topics.enable"].value == "false"
     assert described["auto.create.topics.enable"].source == admin.ConfigSource.STATIC_BROKER_CONFIG.value
     for name, value, expected in (("log.retention.ms", "5000", "5000"), ("log.retention.ms", None, "604800000")):
         how = admin.AlterConfigOpType.SET if value else admin.AlterConfigOpType.DELETE
         entry = admin.ConfigEntry(name, value, incremental_operation=how)
         change = admin.ConfigResource(admin.RESOURCE_BROKER, broker_id, incremental_configs=[entry])
-        ask(admin_client.incremental_alter_configs([change]))
+        result_of(admin_client.incremental_alter_configs([change]))
         assert confluent.config(topic)["retention.ms"] == expected
     entry = admin.ConfigEntry("node.id", "7", incremental_operation=admin.AlterConfigOpType.SET)
     change = admin.ConfigResource(admin.RESOURCE_BROKER, broker_id, incremental_configs=[entry])
     with pytest.raises(Rejected) as refused:
-        ask(admin_client.incremental_alter_configs([change]))
+        result_of(admin_client.incremental_alter_configs([change]))
     assert refused.value.code in (ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST)
 
 
 def test_more_replicas_than_brokers_are_rejected(admin_client: admin.AdminClient, topic_name: str) -> None:
     with pytest.raises(Rejected) as refused:
-        ask(admin_client.create_topics([admin.NewTopic(topic_name, 1, replication_factor=2)]))
+        result_of(admin_client.create_topics([admin.NewTopic(topic_name, 1, replication_factor=2)]))
     assert refused.value.code == ErrorCode.INVALID_REPLICATION_FACTOR
 
 
@@ -259,10 +259,10 @@ def test_replicas_are_assigned_manually(
     admin_client: admin.AdminClient, confluent: ConfluentKafka, topic_name: str
 ) -> None:
     node = confluent.cluster().controller_id
-    ask(admin_client.create_topics([admin.NewTopic(topic_name, 2, replica_assignment=[[node], [node]])]))
+    result_of(admin_client.create_topics([admin.NewTopic(topic_name, 2, replica_assignment=[[node], [node]])]))
     assert confluent.partition_count(topic_name) == 2
     with pytest.raises(Rejected) as refused:
-        ask(admin_client.create_topics([admin.NewTopic(f"{topic_name}-2", 1, replica_assignment=[[node + 1]])]))
+        result_of(admin_client.create_topics([admin.NewTopic(f"{topic_name}-2", 1, replica_assignment=[[node + 1]])]))
     assert refused.value.code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 

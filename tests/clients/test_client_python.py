@@ -21,8 +21,8 @@ def test_client_with_old_api_versions_is_served(
     kafka_python.create_topic(topic_name)
     options: dict[str, Any] = {"bootstrap_servers": broker.bootstrap_servers, "api_version": version}
     producer = kafka.KafkaProducer(**options, compression_type="gzip", enable_idempotence=False)
-    told = [producer.send(topic_name, b"%d" % number, headers=[("n", b"%d" % number)]) for number in range(10)]
-    assert [future.get(WAIT_S).offset for future in told] == list(range(10))
+    futures = [producer.send(topic_name, b"%d" % number, headers=[("n", b"%d" % number)]) for number in range(10)]
+    assert [future.get(WAIT_S).offset for future in futures] == list(range(10))
     producer.close(WAIT_S)
     consumer = kafka.KafkaConsumer(**options, group_id=None, auto_offset_reset="earliest")
     partition = kafka.TopicPartition(topic_name, 0)

@@ -15,7 +15,7 @@ def values(first: int, end: int) -> list[bytes]:
 
 @pytest.fixture
 def filled(client: KafkaClient, topic_name: str) -> str:
-    """Records a second apart in many small segments, so that look-ups cross them."""
+    """A topic with records one second apart in many small segments, so that lookups cross segments."""
     client.create_topic(topic_name, config={"segment.bytes": "4096", "index.interval.bytes": "64"})
     records = [Sent(b"%d" % n, timestamp_ms=START_MS + n * 1000, headers=(("pad", bytes(40)),)) for n in range(COUNT)]
     for first in range(0, COUNT, 25):

@@ -21,7 +21,7 @@ RECORDS = [
 
 
 def without_unset_time(sent: Sent, got: Got) -> tuple[object, object]:
-    """What was sent and what came, to compare; the time only where the producer chose it."""
+    """Return the sent and the read record for comparison, with the timestamp only if the producer set it."""
     time = got.timestamp_ms if sent.timestamp_ms is not None else None
     return (
         (sent.key, sent.value, sent.headers, sent.timestamp_ms),

@@ -1,4 +1,4 @@
-"""Three brokers under a load of librdkafka, recorded: leader, controller and follower are killed, all are restarted.
+"""Three brokers under a recorded load of librdkafka: leader, controller and follower are killed, all are restarted.
 
 `make soak-cluster ROUNDS=20` does the same many times over.
 """
@@ -31,7 +31,7 @@ SETTINGS: Final = {
 
 
 class Load:
-    """An idempotent producer and a consumer group, every step of them written down."""
+    """An idempotent producer and a consumer group, with a recorded history."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster = cluster
@@ -48,7 +48,7 @@ class Load:
         self.producer.start()
         for consumer in self._consumers:
             consumer.start()
-        self.go_on()
+        self.wait_for_progress()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -56,12 +56,12 @@ class Load:
         for consumer in self._consumers:
             consumer.finish()
 
-    def go_on(self) -> None:
-        """Until the load has got some way."""
-        assert self.producer.wait_for_more(RECORDS, PROGRESS_S_MAX), "writes do not go on"
+    def wait_for_progress(self) -> None:
+        """Wait until more records are acknowledged."""
+        assert self.producer.wait_for_more(RECORDS, PROGRESS_S_MAX), "no further writes are acknowledged"
 
     def settle(self) -> None:
-        """All is sent and read; then nothing acknowledged is lost, doubled or out of order, and the copies agree."""
+        """Send and read all records; then check that none is lost, duplicated or reordered, and that replicas agree."""
         self.producer.finish()
         ends = read_everything(self.cluster.bootstrap_servers, TOPIC, PARTITIONS, self._recorder, 30.0)
         self.cluster.wait_until(lambda: all(self._has_read(*each) for each in ends.items()), "the group reads all")
@@ -99,7 +99,7 @@ def test_killed_leader_controller_or_follower_loses_no_record(cluster: Cluster, 
             for victim in ("leader", "controller", "follower"):
                 node = _find(cluster, victim, chance)
                 cluster.kill(node)
-                running.go_on()  # the others go on without it
+                running.wait_for_progress()  # the other brokers continue
                 cluster.start(node)
                 cluster.wait_until_in_sync()
         running.settle()
@@ -112,7 +112,7 @@ def test_killed_cluster_loses_no_record(cluster: Cluster, tmp_path: Path) -> Non
         for _ in range(ROUNDS):
             cluster.kill(*cluster.nodes)
             cluster.start()
-            running.go_on()
+            running.wait_for_progress()
         running.settle()
 
 
@@ -123,7 +123,7 @@ def test_rolling_restart_only_pauses_clients(cluster: Cluster, tmp_path: Path) -
         for _ in range(ROUNDS):
             for node in cluster.nodes:
                 cluster.stop(node)
-                running.go_on()
+                running.wait_for_progress()
                 cluster.start(node)
                 cluster.wait_until_in_sync()
         running.settle()

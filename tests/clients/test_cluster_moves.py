@@ -1,6 +1,6 @@
-"""Partitions move to a new broker under a load of librdkafka, with a throttle; called off half-way, and once more.
+"""Partitions move to a new broker under a load of librdkafka, throttled; cancelled half-way, and once more.
 
-`make soak-moves PARTITIONS=100` moves as many as one would in earnest.
+`make soak-moves PARTITIONS=100` moves a realistic number of partitions.
 """
 
 import json
@@ -40,7 +40,7 @@ def moldau(cluster: Cluster, *arguments: str, text: str = "", code: int | None =
 
 
 def holders(cluster: Cluster) -> list[int]:
-    """How many replicas of the bulk each broker has."""
+    """Return the number of replicas of the topic on each broker."""
     (topic,) = json.loads(moldau(cluster, "topic", "describe", BULK, "--json"))
     held: list[Any] = [broker for each in topic["partitions"] for broker in each["replicas"]]
     return [held.count(node) for node in cluster.nodes]
@@ -53,14 +53,14 @@ def test_partitions_move_to_a_new_broker_under_load(cluster: Cluster, tmp_path: 
         cluster.add()
         moldau(cluster, "reassign", "generate", "--topic", BULK, "--brokers", "1,2,3,4", "--out", plan)
         moldau(cluster, "reassign", "execute", plan, "--throttle", str(THROTTLE // 100))
-        running.go_on()
+        running.wait_for_progress()
         moldau(cluster, "reassign", "cancel", plan)
         assert json.loads(moldau(cluster, "reassign", "list", "--json")) == []
         # Some may be done already, and the metadata of the queried broker may lag.
         cluster.wait_until(lambda: holders(cluster)[3] < MOVED // 2, "the moves are called off")
-        running.go_on()
+        running.wait_for_progress()
         moldau(cluster, "reassign", "execute", plan, "--throttle", str(THROTTLE))
-        running.go_on()
+        running.wait_for_progress()
         moldau(cluster, "reassign", "verify", plan, "--wait")
         cluster.wait_until(lambda: max(holders(cluster)) - min(holders(cluster)) <= 1, "all hold as much")
         seen = moldau(cluster, "consume", BULK, "--until", "end").splitlines()

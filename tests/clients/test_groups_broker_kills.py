@@ -12,7 +12,7 @@ from group_consumers import FLAVOURS, GroupConsumer, until
 
 from moldau.testing import Broker
 
-# A Python client whose broker is gone drops sockets without closing them.
+# A Python client drops sockets of a killed broker without closing them.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 PARTITIONS = 4
@@ -29,7 +29,7 @@ def own_broker() -> Iterator[Broker]:
 
 
 class Writer(threading.Thread):
-    """Produces numbers all the time, and remembers those that were acknowledged."""
+    """Produces numbers continuously and records the acknowledged ones."""
 
     def __init__(self, servers: str, topic: str) -> None:
         super().__init__(daemon=True)
@@ -71,7 +71,7 @@ def test_acknowledged_records_are_read_when_the_broker_is_killed(
         writer.start()
         for _ in range(KILLS):
             before = len(first.seen) + len(second.seen)
-            until(lambda before=before: len(first.seen) + len(second.seen) > before + 50, "both go on")  # type: ignore[misc]
+            until(lambda before=before: len(first.seen) + len(second.seen) > before + 50, "both members read on")  # type: ignore[misc]
             own_broker.kill()
             time.sleep(DOWN_S)  # the outage itself
             own_broker.start()
@@ -80,7 +80,7 @@ def test_acknowledged_records_are_read_when_the_broker_is_killed(
         writer.join(90)
         until(lambda: writer.acknowledged <= _read(first, second), "everything that was acknowledged is read", 60)
     assert len(writer.acknowledged) > 200
-    gc.collect()  # so that what the client dropped is found here, where it is allowed
+    gc.collect()  # collects dropped sockets here, where the warning is ignored
 
 
 def _read(*members: GroupConsumer) -> set[int]:

@@ -15,7 +15,7 @@ MakeMember = Callable[..., GroupConsumer]
 
 @pytest.fixture(scope="module")
 def group_broker() -> Iterator[Broker]:
-    """A broker whose groups settle fast."""
+    """A broker without the initial rebalance delay and with short sessions."""
     settings = {
         "group.initial.rebalance.delay.ms": "100",
         "group.consumer.min.heartbeat.interval.ms": "100",
@@ -39,7 +39,7 @@ def topic(group_broker: Broker, topic_name: str) -> str:
     params=FLAVOURS, ids=[f"{kind.__name__.removesuffix('Member').lower()}-{flavour}" for kind, flavour in FLAVOURS]
 )
 def member(request: pytest.FixtureRequest, group_broker: Broker, topic: str) -> MakeMember:
-    """Makes members of one library with one assignor; the group is the test's own."""
+    """Return a factory of members of one library with one assignor, in a group of this test."""
     kind, flavour = request.param
 
     def make(group_id: str = "", instance_id: str | None = None) -> GroupConsumer:
@@ -122,7 +122,7 @@ def test_static_member_restarts_without_a_rebalance(group_broker: Broker, topic:
             until(lambda: new.owned == had, "it has what it had", wait_s=10)
             _produce(group_broker, topic, 60)
             until(lambda: len(other.seen) + len(new.seen) >= 60, "everything is read")
-            assert len(other.revoked) == revocations, "the other did not notice"
+            assert len(other.revoked) == revocations, "the other member was rebalanced"
 
 
 @pytest.mark.proves("C5")

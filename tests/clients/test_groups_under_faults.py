@@ -1,4 +1,4 @@
-"""Consumers and the broker killed, paused and started again: at least once holds, offsets stay, no group is stuck.
+"""Consumers and the broker are killed, paused and restarted: at-least-once holds, and no group is stuck.
 
 A few runs here; `make soak-groups RUNS=100` for more.
 """
@@ -83,7 +83,7 @@ class Crew:
         self.start(name)
 
     def pause_one(self) -> None:
-        """Beyond the session time-out: it is thrown out, and comes back as a zombie that must be fenced."""
+        """Pause a consumer beyond its session timeout; it resumes as a zombie that must be fenced."""
         process = self._processes[self._chance.choice(sorted(self._processes))]
         process.send_signal(signal.SIGSTOP)
         pause = threading.Event()
@@ -108,7 +108,7 @@ class Crew:
         self._files.close()
 
 
-class Publishing:
+class Publisher:
     """Produces consecutive numbers until stopped; remembers the acknowledged ones."""
 
     def __init__(self, broker: Broker) -> None:
@@ -140,11 +140,11 @@ class Publishing:
         self._thread.join()
 
 
-class Watching:
-    """Looks at the group's committed offsets all the time: they must never go back."""
+class OffsetWatcher:
+    """Polls the group's committed offsets, which must never decrease."""
 
     def __init__(self, broker: Broker, group: str) -> None:
-        self.went_back: list[str] = []
+        self.decreases: list[str] = []
         self.looks = 0
         self._broker = broker
         self._group = group
@@ -161,13 +161,13 @@ class Watching:
                     while not self._is_over.wait(0.05):
                         self._note(client.run(groups.offsets(self._group)))
             except (OSError, KafkaError):
-                continue  # the broker is away, or loads
+                continue  # the broker is down or loading
 
     def _note(self, committed: dict[TopicPartition, int]) -> None:
         self.looks += 1
         for place, before in self._last.items():
             if committed.get(place, -1) < before:
-                self.went_back.append(f"{place}: {before} to {committed.get(place)}")
+                self.decreases.append(f"{place}: {before} to {committed.get(place)}")
         self._last = committed
 
     def finish(self) -> None:
@@ -176,19 +176,19 @@ class Watching:
 
 
 @contextmanager
-def group_at_work(seed: int, folder: Path) -> Iterator[tuple[random.Random, Broker, Crew, Publishing, Watching]]:
+def group_at_work(seed: int, folder: Path) -> Iterator[tuple[random.Random, Broker, Crew, Publisher, OffsetWatcher]]:
     chance = random.Random(seed)
     with Broker(settings=SETTINGS) as broker:
         broker.create_topic("t", partitions=PARTITIONS)
         crew = Crew(chance, broker, f"group-{seed}", folder)
-        publishing, watching = Publishing(broker), Watching(broker, crew.group)
+        publisher, watcher = Publisher(broker), OffsetWatcher(broker, crew.group)
         try:
             for name in ("plain-1", "plain-2", "static-1"):
                 crew.start(name)
-            yield chance, broker, crew, publishing, watching
+            yield chance, broker, crew, publisher, watcher
         finally:
-            publishing.finish()
-            watching.finish()
+            publisher.finish()
+            watcher.finish()
             crew.close()
 
 
@@ -209,7 +209,7 @@ def _until_seen(crew: Crew, count: int) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(RUNS))
 def test_acknowledged_records_are_processed_under_faults(seed: int, tmp_path: Path) -> None:
-    with group_at_work(seed, tmp_path) as (chance, broker, crew, publishing, watching):
+    with group_at_work(seed, tmp_path) as (chance, broker, crew, publisher, watcher):
         _until_seen(crew, 50)
         faults: dict[str, Callable[[], object]] = {
             "consumer killed": crew.kill_one,
@@ -223,13 +223,13 @@ def test_acknowledged_records_are_processed_under_faults(seed: int, tmp_path: Pa
             reached = len(crew.seen())
             faults[fault]()
             _until_seen(crew, reached + 20)
-        publishing.finish()
-        assert len(publishing.acknowledged) > 100
+        publisher.finish()
+        assert len(publisher.acknowledged) > 100
         deadline = time.monotonic() + SETTLED_S_MAX
         pause = threading.Event()
-        while missing := publishing.acknowledged - crew.seen():
+        while missing := publisher.acknowledged - crew.seen():
             assert time.monotonic() < deadline, f"{len(missing)} records lost after {fired}: {sorted(missing)[:10]}"
             pause.wait(0.1)
-        watching.finish()
-        assert watching.looks > 0
-        assert watching.went_back == [], fired
+        watcher.finish()
+        assert watcher.looks > 0
+        assert watcher.decreases == [], fired

@@ -53,7 +53,7 @@ class Load:
                 "reconnect.backoff.max.ms": 50,
                 "retry.backoff.ms": 10,
                 "retry.backoff.max.ms": 100,
-                "logger": _Silence(),
+                "logger": _SilentLogger(),
             }
         )
         self._thread = threading.Thread(target=self._run, name="load")
@@ -68,10 +68,10 @@ class Load:
         """Send no more and wait until everything has been acknowledged or given up."""
         self._is_over.set()
         self._thread.join()
-        assert self._producer.flush(120) == 0, "records are still on their way"
+        assert self._producer.flush(120) == 0, "records are in flight"
 
     def wait_for_more(self, count: int) -> None:
-        """Until so many more records have been acknowledged."""
+        """Wait until `count` more records have been acknowledged."""
         self._enough = len(self.acknowledged) + count
         self._has_enough.clear()
         assert self._has_enough.wait(60), f"only {len(self.acknowledged)} records were acknowledged"
@@ -95,8 +95,8 @@ class Load:
             self._has_enough.set()
 
 
-class _Silence:
-    """librdkafka reports every lost connection; here they are lost on purpose."""
+class _SilentLogger:
+    """Drops librdkafka's messages about lost connections."""
 
     def log(self, *_: object) -> None:
         return
@@ -120,11 +120,11 @@ def read_everything(broker: Broker, topic: str) -> dict[tuple[int, int], int]:
 
 
 def check(load: Load, seen: dict[tuple[int, int], int]) -> None:
-    """Nothing acknowledged is lost or moved, nothing is twice, the order within a partition is the producer's."""
+    """Check that acknowledged records are at their offsets, in order and without duplicates."""
     assert not load.failures
     wrong = {at: number for at, number in load.acknowledged.items() if seen.get(at) != number}
     assert not wrong, f"{len(wrong)} acknowledged records are lost or moved, the first: {next(iter(wrong.items()))}"
-    assert len(set(seen.values())) == len(seen), "records are there twice"
+    assert len(set(seen.values())) == len(seen), "records are duplicated"
     for partition in range(PARTITIONS):
         numbers = [number for (where, _), number in sorted(seen.items()) if where == partition]
         assert numbers == list(range(partition, load.sent, PARTITIONS))
@@ -166,7 +166,7 @@ def test_broker_killed_during_startup_starts_again(own_broker: Broker) -> None:
         process = subprocess.Popen(
             [*own_broker.command, "start", "--data", str(own_broker.data), "--listen", "[::1]:0"]
         )
-        time.sleep(wait_s)  # nothing can be observed from outside before it is ready; any moment will do
+        time.sleep(wait_s)  # any moment before it is ready is valid, and none can be observed
         process.kill()
         process.wait()
     own_broker.start()
@@ -179,7 +179,7 @@ def test_clean_restart_keeps_all_records_and_skips_recovery(own_broker: Broker) 
         for _ in range(2):
             load.wait_for_more(RUN_RECORDS)
             own_broker.restart()
-            assert (own_broker.data / ".kafka_cleanshutdown").exists() is False, "the mark is for one start only"
+            assert (own_broker.data / ".kafka_cleanshutdown").exists() is False, "the clean shutdown file exists"
         load.finish()
     check(load, read_everything(own_broker, "load"))
     own_broker.stop()

@@ -42,7 +42,7 @@ def _produce_to_all(broker: Broker, topic: str) -> None:
 
 
 def _read_all(broker: Broker, topic: str) -> dict[int | None, list[bytes | None]]:
-    """What lies in each partition, until there is something in all of them."""
+    """Return the values of each partition once all have some."""
     consumer = library.Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "all"})
     found: dict[int | None, list[bytes | None]] = {}
     try:
@@ -67,5 +67,5 @@ def test_broker_with_4000_partitions_is_idle_and_recovers(tmp_path: Path) -> Non
         assert time.monotonic() - began < START_S_MAX
         assert _read_all(broker, topic) == {partition: [b"%d" % partition] for partition in range(PARTITIONS)}
         before_s = _cpu_s(broker.pid)
-        time.sleep(REST_S)  # what is looked at is a broker at rest
+        time.sleep(REST_S)  # measures an idle broker
         assert (_cpu_s(broker.pid) - before_s) / REST_S < REST_CORES_MAX

@@ -58,7 +58,7 @@ def make(request: pytest.FixtureRequest, broker: Broker) -> Iterator[Make]:
 
 @pytest.fixture
 def names(broker: Broker) -> tuple[str, str]:
-    """A topic with two partitions and a transactional id, both of this test alone."""
+    """A topic with two partitions and a transactional id, both unique."""
     number = next(numbers)
     broker.create_topic(f"deeds-{number}", partitions=2)
     return f"deeds-{number}", f"doer-{number}"
@@ -69,7 +69,7 @@ def values(reader: KafkaClient, topic: str, count: int, partition: int = 0, **op
 
 
 def stable_end(broker: Broker, topic: str, partition: int = 0) -> int:
-    """Where a reader of committed records ends."""
+    """Return the last stable offset."""
     with broker.client() as client:
         return int(client.list_offset(topic, partition, LATEST, isolation=Isolation.READ_COMMITTED).offset)
 

@@ -35,9 +35,9 @@ TOPIC: Final = "deeds"
 PARTITIONS: Final = 3
 WAIT_S: Final = 60.0
 PRODUCE, ADD_PARTITIONS, END, OFFSETS = 0, 24, 26, 28
-# What is held; whether by a client of v1; and whether the same producer then ends its transaction by a retry and goes
-# on, instead of beginning a new life. In v1 that is safe only for a batch, whose partition is looked up: an EndTxn of
-# v1 does not say of which transaction it is, so clients of v1 begin a new life after what they are not sure of.
+# The held request; whether the client uses v1; and whether the same producer then ends its transaction with a retry and
+# continues, instead of initialising again. In v1 that is safe only for a batch, whose partition is checked: EndTxn of
+# v1 does not identify its transaction, so clients of v1 initialise again after an unknown outcome.
 CASES: Final = (
     (PRODUCE, False, False),
     (PRODUCE, False, True),
@@ -65,8 +65,8 @@ SETTINGS: Final = {
 }
 
 
-class Detour(SocketNetwork):
-    """Every broker is reached through a proxy of its own."""
+class ProxiedNetwork(SocketNetwork):
+    """A network that reaches every broker through its own proxy."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,15 +100,15 @@ class Detour(SocketNetwork):
 class Rounds:
     """One transaction whose last request is held, the next by the same id, and then the late arrival."""
 
-    def __init__(self, servers: str, detour: Detour, chance: random.Random) -> None:
-        self._detour, self._chance = detour, chance
+    def __init__(self, servers: str, network: ProxiedNetwork, chance: random.Random) -> None:
+        self._detour, self._chance = network, chance
         self._direct = _client(SocketNetwork(), servers)
-        self._delayed = _client(detour, servers)
+        self._delayed = _client(network, servers)
         self._committed: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
 
     async def run(self, count: int) -> None:
         async with self._direct, self._delayed:
-            for broker in await self._delayed.brokers():  # so that each has its proxy
+            for broker in await self._delayed.brokers():  # creates the proxies
                 await self._delayed.send(messages.MetadataRequest(topics=[]), node=broker.node_id)
             for number in range(count):
                 async with asyncio.timeout(WAIT_S):
@@ -116,7 +116,7 @@ class Rounds:
             await self._compare()
 
     async def _round(self, number: int) -> None:
-        kind, is_v1, goes_on = CASES[number % len(CASES)]
+        kind, is_v1, continues = CASES[number % len(CASES)]
         name = f"doer-{number % 7}"
         first, second, third = self._chance.sample(range(PARTITIONS), 3)
         early = TransactionalProducer(self._delayed, name, is_v1=is_v1)
@@ -124,11 +124,11 @@ class Rounds:
         await early.send(TOPIC, first, [_record(b"early %d" % number)])
         under_way = await self._delay(early, kind, number, second)
         late = TransactionalProducer(self._direct, name, is_v1=is_v1)
-        await self._take_over(early, late, goes_on=goes_on, first=first, number=number)
+        await self._take_over(early, late, continues=continues, first=first, number=number)
         own = third if is_v1 else self._chance.choice((second, third))
         await late.send(TOPIC, own, [_record(b"late %d" % number)])
         self._detour.deliver_held()
-        await self._expect_refusal(under_way, kind, number)
+        await self._expect_rejection(under_way, kind, number)
         await self._finish(late, own, number)
 
     async def _delay(
@@ -150,9 +150,9 @@ class Rounds:
         return task
 
     async def _take_over(
-        self, early: TransactionalProducer, late: TransactionalProducer, *, goes_on: bool, first: int, number: int
+        self, early: TransactionalProducer, late: TransactionalProducer, *, continues: bool, first: int, number: int
     ) -> None:
-        if not goes_on:
+        if not continues:
             await late.initialise()  # aborts what is open
             return
         late.identity = early.identity
@@ -161,11 +161,11 @@ class Rounds:
         if is_commit:
             self._committed[first].append(b"early %d" % number)
 
-    async def _expect_refusal(self, under_way: "asyncio.Task[object]", kind: int, number: int) -> None:
+    async def _expect_rejection(self, under_way: "asyncio.Task[object]", kind: int, number: int) -> None:
         await asyncio.wait([under_way])
         error = under_way.exception()
         assert isinstance(error, KafkaError), f"round {number}: a delayed {kind} came to {under_way}"
-        assert error.code in LATE, f"round {number}: a delayed {kind} was told {error!r}"
+        assert error.code in LATE, f"round {number}: a delayed {kind} failed with {error!r}"
 
     async def _finish(self, late: TransactionalProducer, own: int, number: int) -> None:
         described = await Transactions(self._direct).describe(late.transactional_id)
@@ -177,7 +177,7 @@ class Rounds:
             self._committed[own].append(b"late %d" % number)
 
     async def _compare(self) -> None:
-        """What a reader finds is what was committed, and nothing is open."""
+        """Check that exactly the committed records are read, and that no transaction is open."""
         for partition, wanted in self._committed.items():
             end = await self._stable_end(partition)
             assert await self._read(partition, end) == wanted
@@ -217,10 +217,10 @@ def _record(value: bytes) -> NewRecord:
 def test_delayed_request_never_joins_a_later_transaction() -> None:
     with Cluster(brokers=3, settings=SETTINGS) as cluster:
         cluster.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
-        detour = Detour()
+        network = ProxiedNetwork()
         try:
-            rounds = Rounds(cluster.bootstrap_servers, detour, random.Random(FRAMES))
+            rounds = Rounds(cluster.bootstrap_servers, network, random.Random(FRAMES))
             asyncio.run(rounds.run(FRAMES))
         finally:
-            detour.close()
-    assert detour.held == FRAMES
+            network.close()
+    assert network.held == FRAMES

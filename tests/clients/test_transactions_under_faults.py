@@ -1,6 +1,6 @@
-"""Consume, transform, produce over three brokers while processes and brokers die: each input has one result, exactly.
+"""Consume, transform, produce on three brokers while workers and brokers are killed: each input has one result.
 
-A short run here; `make soak-transactions RUNS=100` for more, FIRST=100 to go on after them.
+A short run here; `make soak-transactions RUNS=100` for more, FIRST=100 to continue after them.
 """
 
 import os
@@ -28,7 +28,7 @@ FIRST: Final = int(os.environ.get("MOLDAU_TRANSACTION_FIRST", "0"))
 PARTITIONS: Final = 3
 WORKERS: Final = ("one", "two")
 FAULTS: Final = 3
-SHORT: Final = ("transaction coordinator killed", "worker replaced")  # where there is one run alone
+SHORT: Final = ("transaction coordinator killed", "worker replaced")  # if there is one run only
 RECORDS: Final = 60  # transformed between two faults, at least
 PAUSE_S: Final = 0.01  # between two inputs
 PROGRESS_S_MAX: Final = 90.0
@@ -52,7 +52,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 class Run:
-    """One run: a topic that is filled, a crew that transforms it, and faults."""
+    """One run: a producer, transforming workers, and faults."""
 
     def __init__(self, seed: int, cluster: Cluster, folder: Path) -> None:
         self.chance = random.Random(seed)
@@ -79,8 +79,8 @@ class Run:
         self._crew.close()
         self._recorder.close()
 
-    def go_on(self) -> None:
-        """Until more has been transformed."""
+    def wait_for_progress(self) -> None:
+        """Wait until more records are transformed."""
         goal = self._cluster.wait_for(self._progress, "the group's offsets", PROGRESS_S_MAX) + RECORDS
         try:
             self._cluster.wait_until(
@@ -91,7 +91,7 @@ class Run:
             raise
 
     def _situation(self) -> str:
-        """For a failure: what holds them up."""
+        """Describe offsets and transactions, for an error message."""
         with self._cluster.client() as client:
             transactions = client.run(Transactions(client.asynchronous).all())
             group = client.run(Groups(client.asynchronous).describe(self._crew.group))
@@ -121,7 +121,7 @@ class Run:
         }
 
     def settle(self) -> None:
-        """All inputs are used and nothing is open; then the results are what they must be."""
+        """Wait until all inputs are processed and no transaction is open, then check the results."""
         self._producer.finish()
         assert not self._producer.problems
         source, target = self._crew.source, self._crew.target
@@ -144,7 +144,7 @@ class Run:
         commits = sum(each.f == "txn" and each.is_ok for each in history)
         print(f"{self.fired}: {len(inputs)} inputs, each with one result, in {commits} transactions")
 
-    # Looking
+    # State
 
     def _progress(self) -> int:
         self._crew.revive(self._folder)
@@ -177,11 +177,11 @@ class Run:
         except KafkaError:
             return self._leader()
 
-    # Breaking
+    # Faults
 
     def _kill(self, node: int) -> None:
         self._cluster.kill(node)
-        self.go_on()  # the others go on without it
+        self.wait_for_progress()  # the other brokers continue
         self._cluster.start(node)
 
     def _restart(self, node: int) -> None:
@@ -198,9 +198,9 @@ class Run:
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + RUNS))
 def test_every_input_has_one_result_under_faults(cluster: Cluster, seed: int, tmp_path: Path) -> None:
     with Run(seed, cluster, tmp_path) as run:
-        run.go_on()
+        run.wait_for_progress()
         for fault in run.plan():
             run.strike(fault)
-            run.go_on()
+            run.wait_for_progress()
             cluster.wait_until_in_sync()
         run.settle()

@@ -18,12 +18,12 @@ class Fenced(Exception):
 
 
 class Transactor(Protocol):
-    """A producer with a transactional id, which is its own from the moment it is made."""
+    """A producer that has initialised its transactional id."""
 
     def begin(self) -> None: ...
 
     def send(self, topic: str, value: str, partition: int = 0) -> None:
-        """It may be on its way still when this returns; `commit` waits for it."""
+        """Send without waiting; `commit` waits."""
 
     def send_offset(self, group: str, topic: str, partition: int, offset: int) -> None: ...
 
@@ -50,7 +50,7 @@ class ConfluentTransactor:
                 "linger.ms": 1,
             }
         )
-        self._ask(self._producer.init_transactions, WAIT_S)
+        self._call(self._producer.init_transactions, WAIT_S)
 
     def begin(self) -> None:
         self._producer.begin_transaction()
@@ -64,20 +64,20 @@ class ConfluentTransactor:
         try:
             place = confluent_kafka.TopicPartition(topic, partition, offset)
             metadata = consumer.consumer_group_metadata()
-            self._ask(self._producer.send_offsets_to_transaction, [place], metadata, WAIT_S)
+            self._call(self._producer.send_offsets_to_transaction, [place], metadata, WAIT_S)
         finally:
             consumer.close()
 
     def commit(self) -> None:
-        self._ask(self._producer.commit_transaction, WAIT_S)
+        self._call(self._producer.commit_transaction, WAIT_S)
 
     def abort(self) -> None:
-        self._ask(self._producer.abort_transaction, WAIT_S)
+        self._call(self._producer.abort_transaction, WAIT_S)
 
     def close(self) -> None:
         del self._producer
 
-    def _ask(self, call: Callable[..., Any], *arguments: Any) -> None:
+    def _call(self, call: Callable[..., Any], *arguments: Any) -> None:
         try:
             call(*arguments)
         except confluent_kafka.KafkaException as error:
@@ -143,22 +143,22 @@ class KafkaPythonTransactor:
         self._producer.begin_transaction()
 
     def send(self, topic: str, value: str, partition: int = 0) -> None:
-        self._ask(lambda: self._producer.send(topic, value.encode(), partition=partition).get(WAIT_S))
+        self._call(lambda: self._producer.send(topic, value.encode(), partition=partition).get(WAIT_S))
 
     def send_offset(self, group: str, topic: str, partition: int, offset: int) -> None:
         offsets = {kafka.TopicPartition(topic, partition): kafka.OffsetAndMetadata(offset, "", -1)}
-        self._ask(lambda: self._producer.send_offsets_to_transaction(offsets, group))
+        self._call(lambda: self._producer.send_offsets_to_transaction(offsets, group))
 
     def commit(self) -> None:
-        self._ask(lambda: self._producer.commit_transaction())
+        self._call(lambda: self._producer.commit_transaction())
 
     def abort(self) -> None:
-        self._ask(lambda: self._producer.abort_transaction())
+        self._call(lambda: self._producer.abort_transaction())
 
     def close(self) -> None:
         self._producer.close(timeout=WAIT_S)
 
-    def _ask(self, call: Callable[[], Any]) -> None:
+    def _call(self, call: Callable[[], Any]) -> None:
         try:
             call()
         except (kafka_errors.ProducerFencedError, kafka_errors.InvalidProducerEpochError) as error:

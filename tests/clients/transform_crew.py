@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import confluent_kafka as library
-from transform_worker import Silence
+from transform_worker import SilentLogger
 
 from moldau_dev.chaos.clients import PATIENCE
 from moldau_dev.history.attempts import Attempt, pair
@@ -27,7 +27,7 @@ READ_S_MAX: Final = 60.0
 
 
 class TransformCrew:
-    """Each member has a name that stays, and with it a transactional id; every life of it writes its own history."""
+    """Each member keeps its name and transactional id over restarts; each of its processes writes its own history."""
 
     def __init__(self, chance: random.Random, servers: str, source: str, target: str, partitions: int) -> None:
         self.lives: Counter[str] = Counter()
@@ -89,14 +89,14 @@ class TransformCrew:
         self.start(name, folder)
 
     def pause_one(self) -> None:
-        """Beyond the session time-out: others get its partitions, and it comes back as a zombie."""
+        """Pause a member beyond its session timeout; it resumes as a zombie."""
         process = self._processes[self._any()]
         process.send_signal(signal.SIGSTOP)
         threading.Event().wait(SESSION_MS * 1.5 / 1000)
         process.send_signal(signal.SIGCONT)
 
     def replace_one(self, folder: Path) -> None:
-        """A second process with the same transactional id, while the first still works: one of the two is fenced."""
+        """Start a second process with the same transactional id while the first is running: one of them is fenced."""
         name = self._any()
         old = self._processes.pop(name)
         self.start(name, folder)
@@ -129,7 +129,7 @@ def histories(folder: Path) -> list[Attempt]:
 
 
 def read_committed(servers: str, topic: str, partitions: int, recorder: Recorder) -> list[str]:
-    """Everything that a reader of committed records ever sees, written down too."""
+    """Read all committed records and record the reads."""
     consumer: Any = library.Consumer(
         {
             **PATIENCE,
@@ -138,7 +138,7 @@ def read_committed(servers: str, topic: str, partitions: int, recorder: Recorder
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
-            "logger": Silence(),
+            "logger": SilentLogger(),
         }
     )
     seen: list[str] = []

@@ -1,7 +1,7 @@
-"""Consume, transform, produce, in one transaction after the other, as a process: to be killed, paused, started again.
+"""A worker process that consumes, transforms and produces in transactions; it is killed, paused and restarted.
 
-Every step is written down as a history. What it reads at offset 7 of partition 1 it writes as `1-7/<this attempt>`, so
-that each attempt at a record can be told from every other.
+Every step is recorded in a history. A record at offset 7 of partition 1 is written as `1-7/<this attempt>`, so
+that each attempt at a record is distinct.
 """
 
 import json
@@ -16,13 +16,13 @@ from moldau_dev.history.recorder import Recorder
 
 BATCH_MAX = 50
 WAIT_S = 30.0
-# When it has lost all brokers, librdkafka begins again from the bootstrap list, and may then wait for ever in
-# `send_offsets_to_transaction` for a broker that it has thrown away. See docs/clients.md.
+# After losing all brokers, librdkafka rebootstraps, and may then wait for ever in
+# `send_offsets_to_transaction` for a broker that it has removed. See docs/clients.md.
 RECOVERING = {"metadata.recovery.strategy": "none"} if library.libversion()[1] >= 0x020B0000 else {}
 
 
-class Silence:
-    """librdkafka reports every lost connection; here they are lost on purpose."""
+class SilentLogger:
+    """Drops librdkafka's messages about lost connections."""
 
     def log(self, *_: object) -> None:
         return
@@ -39,7 +39,7 @@ class Transformer:
         self._name, self._target, self._partitions = options["name"], options["target"], options["partitions"]
         self._recorder = recorder
         self._attempts = 0
-        common = {**PATIENCE, "bootstrap.servers": options["servers"], "logger": Silence()}
+        common = {**PATIENCE, "bootstrap.servers": options["servers"], "logger": SilentLogger()}
         self._consumer: Any = library.Consumer({**common, **options["consumer"]})
         self._producer: Any = library.Producer({**common, **RECOVERING, **options["producer"]})
         self._producer.init_transactions()
@@ -67,14 +67,14 @@ class Transformer:
         except library.KafkaException as error:
             self._fall_back(error.args[0])
         else:
-            told = [
+            sent = [
                 ["send", f"{self._target}-{place}", [offset, value]]
                 for (place, value), offset in zip(sends, placed, strict=True)
             ]
-            self._recorder.ok(self._name, "txn", [["poll", polled], *told])
+            self._recorder.ok(self._name, "txn", [["poll", polled], *sent])
 
     def _result(self, message: Any) -> tuple[int, str]:
-        """A place that differs from where it came from, so that transactions span brokers."""
+        """Return another partition than that of the input, so that transactions span brokers."""
         source = f"{message.partition()}-{message.offset()}"
         return message.offset() % self._partitions, f"{source}/{self._name}.{self._attempts}"
 
@@ -95,7 +95,7 @@ class Transformer:
         return placed
 
     def _fall_back(self, error: Any) -> None:
-        """To the last committed offsets, if it is certain that nothing of this attempt will count."""
+        """Abort and seek to the committed offsets, if this attempt is known to have failed."""
         if not error.txn_requires_abort():
             self._recorder.info(self._name, "txn")
             raise GaveUp(str(error))
