@@ -1,4 +1,4 @@
-"""A cluster of Apache Kafka: three nodes that are broker and controller, and more that are added to them."""
+"""A cluster of Apache Kafka: three combined nodes, and further nodes added later."""
 
 import socket
 import subprocess
@@ -82,7 +82,7 @@ class ApacheCluster:
             except confluent_kafka.KafkaException:
                 continue
         said = "\n".join((self.folder / f"{node}.log").read_text()[-2000:] for node in self._processes)
-        raise AssertionError(f"there are never {count} brokers. They said:\n{said}")
+        raise AssertionError(f"not {count} brokers. Logs:\n{said}")
 
     def _settings(self, node: int) -> Path:
         return self.folder / f"{node}.properties"

@@ -30,14 +30,14 @@ def java(main_class: str, *arguments: str, first: Sequence[Path] = ()) -> list[s
 
 
 def run(command: Sequence[str], *, wait_s: float = 120) -> str:
-    """What the command says; it must end well."""
+    """Return the output of a command, which must succeed."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=wait_s, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return done.stdout
 
 
 def dump(*files: Path, options: Sequence[str] = ("--print-data-log", "--deep-iteration")) -> str:
-    """What Kafka's own tool reads in these files."""
+    """Return the output of Kafka's dump tool for these files."""
     return run(java("org.apache.kafka.tools.DumpLogSegments", *options, "--files", ",".join(map(str, files))))
 
 
@@ -94,7 +94,7 @@ class ApacheKafka:
                 continue
         process.kill()
         process.wait()
-        raise AssertionError(f"Apache Kafka does not serve. It said:\n{self.log[-4000:]}")
+        raise AssertionError(f"Apache Kafka is not ready. Its log:\n{self.log[-4000:]}")
 
     def _settings_text(self) -> str:
         client, controller = f"PLAINTEXT://localhost:{self.port}", f"CONTROLLER://localhost:{self._controller_port}"

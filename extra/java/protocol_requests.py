@@ -1,4 +1,4 @@
-"""One question to two brokers: requests as bytes on a socket, answers as plain values to compare."""
+"""The same request to two brokers, as bytes on a socket, and responses as plain values to compare."""
 
 import socket
 from collections.abc import Callable, Iterable
@@ -11,7 +11,7 @@ from moldau.wire.framing import RequestHeader, frame_request, parse_response_hea
 WAIT_S: Final = 15.0
 CLOSED: Final = "the connection was closed"
 
-# What differs from broker to broker and from run to run, or is said in each one's own words.
+# Fields that differ between brokers or runs, and error messages.
 OWN: Final = frozenset(
     {
         "throttle_time_ms",
@@ -31,17 +31,17 @@ OWN: Final = frozenset(
 
 @dataclass(frozen=True)
 class Scene:
-    """What a question may refer to. The brokers give each topic an id of their own."""
+    """The topics of a request. Each broker assigns its own topic ids."""
 
     version: int
     topic: str
     topic_id: bytes
-    unused: str  # a name that no topic has
+    unused: str  # the name of a missing topic
 
 
 @dataclass(frozen=True)
-class Question:
-    """A request, made anew for each broker and version, and what need not be alike in the answers."""
+class Request:
+    """A request, built for each broker and version, and the response fields that may differ."""
 
     name: str
     versions: Iterable[int]
@@ -49,7 +49,7 @@ class Question:
     own: frozenset[str] = frozenset()
 
 
-class Talker:
+class BrokerConnection:
     """One connection to a broker."""
 
     def __init__(self, bootstrap_servers: str) -> None:
@@ -62,7 +62,7 @@ class Talker:
         self._socket.close()
 
     def ask(self, version: int, request: Any) -> Any:
-        """The answer, or `CLOSED`."""
+        """Return the response, or `CLOSED`."""
         header = RequestHeader(request.API_KEY, version, 1, "asker")
         try:
             self._socket.sendall(b"".join(bytes(piece) for piece in frame_request(header, request)))  # type: ignore[arg-type]
@@ -80,7 +80,7 @@ class Talker:
 
 
 def plain(value: Any, without: Iterable[str] = OWN) -> Any:
-    """A message as dictionaries, without what is each broker's own."""
+    """Return a message as dictionaries, without the given fields."""
     if isinstance(value, list | tuple):
         return [plain(each, without) for each in value]
     if isinstance(value, memoryview):
@@ -92,7 +92,7 @@ def plain(value: Any, without: Iterable[str] = OWN) -> Any:
 
 
 def differences(ours: Any, theirs: Any, where: str = "") -> list[str]:
-    """Each place where the two differ."""
+    """Return the paths at which the two differ."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         return [line for name in ours for line in differences(ours[name], theirs.get(name), f"{where}.{name}")]
     if isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):

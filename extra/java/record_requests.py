@@ -1,11 +1,11 @@
-"""Questions about records: produce, fetch, offsets. Right ones and wrong ones; the order matters."""
+"""Requests about records: produce, fetch, offsets; valid and invalid ones. The order matters."""
 
 import struct
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from protocol_requests import Question, Scene
+from protocol_requests import Request, Scene
 
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
@@ -74,7 +74,7 @@ def produce(
     partition: int = 0,
     acks: int = -1,
     is_known: bool = True,
-) -> Question:
+) -> Request:
     def request(scene: Scene) -> ProduceRequest:
         topic = ProduceRequest.TopicProduceData(partition_data=[_data(partition, records())])
         if scene.version >= IDS_FROM:
@@ -83,16 +83,16 @@ def produce(
             topic.name = scene.topic if is_known else "nowhere"
         return ProduceRequest(acks=acks, timeout_ms=10_000, topic_data=[topic])
 
-    # Kafka says where the log starts with some errors and not with others; which record is wrong we do not say.
-    return Question(f"produce: {name}", versions, request, frozenset({"log_start_offset", "record_errors"}))
+    # Kafka sets the log start offset with some errors only; Moldau does not name the invalid record.
+    return Request(f"produce: {name}", versions, request, frozenset({"log_start_offset", "record_errors"}))
 
 
 def _data(index: int, records: Any) -> ProduceRequest.PartitionProduceData:
     return ProduceRequest.PartitionProduceData(index=index, records=records)
 
 
-def idempotent(name: str, epoch: int, sequence: int, versions: range = range(3, 14)) -> list[Question]:
-    """One question for each version, because each has a producer of its own."""
+def idempotent(name: str, epoch: int, sequence: int, versions: range = range(3, 14)) -> list[Request]:
+    """One request per version, because each has its own producer."""
     return [
         produce(
             f"idempotent, {name}",
@@ -141,7 +141,7 @@ PRODUCE: Final = [
 # -- fetch
 
 
-def fetch(name: str, offset: int, *, versions: range = range(4, 18), is_known: bool = True, **fields: Any) -> Question:
+def fetch(name: str, offset: int, *, versions: range = range(4, 18), is_known: bool = True, **fields: Any) -> Request:
     def request(scene: Scene) -> FetchRequest:
         partition = FetchRequest.FetchPartition(
             partition=fields.get("partition", 0),
@@ -163,8 +163,8 @@ def fetch(name: str, offset: int, *, versions: range = range(4, 18), is_known: b
             topics=[topic],
         )
 
-    # An empty list and none at all mean the same, and Kafka has no rule for it.
-    return Question(f"fetch: {name}", versions, request, frozenset({"aborted_transactions"}))
+    # An empty list and null mean the same, and Kafka uses both.
+    return Request(f"fetch: {name}", versions, request, frozenset({"aborted_transactions"}))
 
 
 FETCH: Final = [
@@ -191,7 +191,7 @@ FETCH: Final = [
 # -- offsets
 
 
-def list_offset(name: str, timestamp: int, *, topic: str = "", partition: int = 0, **fields: Any) -> Question:
+def list_offset(name: str, timestamp: int, *, topic: str = "", partition: int = 0, **fields: Any) -> Request:
     def request(scene: Scene) -> ListOffsetsRequest:
         asked = ListOffsetsRequest.ListOffsetsPartition(
             partition_index=partition,
@@ -201,7 +201,7 @@ def list_offset(name: str, timestamp: int, *, topic: str = "", partition: int = 
         topics = [ListOffsetsRequest.ListOffsetsTopic(name=topic or scene.topic, partitions=[asked])]
         return ListOffsetsRequest(replica_id=-1, isolation_level=fields.get("isolation_level", 0), topics=topics)
 
-    return Question(f"offset: {name}", range(1, 11), request)
+    return Request(f"offset: {name}", range(1, 11), request)
 
 
 LIST_OFFSETS: Final = [
@@ -219,7 +219,7 @@ LIST_OFFSETS: Final = [
 ]
 
 
-def epoch_end(name: str, epoch: int, *, current: int = -1, topic: str = "", partition: int = 0) -> Question:
+def epoch_end(name: str, epoch: int, *, current: int = -1, topic: str = "", partition: int = 0) -> Request:
     def request(scene: Scene) -> OffsetForLeaderEpochRequest:
         asked = OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
             partition=partition, current_leader_epoch=current, leader_epoch=epoch
@@ -227,7 +227,7 @@ def epoch_end(name: str, epoch: int, *, current: int = -1, topic: str = "", part
         topics = [OffsetForLeaderEpochRequest.OffsetForLeaderTopic(topic=topic or scene.topic, partitions=[asked])]
         return OffsetForLeaderEpochRequest(replica_id=-1, topics=topics)
 
-    return Question(f"epoch: {name}", range(2, 5), request)
+    return Request(f"epoch: {name}", range(2, 5), request)
 
 
 EPOCHS: Final = [
@@ -242,13 +242,13 @@ EPOCHS: Final = [
 ]
 
 
-def delete_records(name: str, offset: int, *, topic: str = "", partition: int = 0) -> Question:
+def delete_records(name: str, offset: int, *, topic: str = "", partition: int = 0) -> Request:
     def request(scene: Scene) -> DeleteRecordsRequest:
         asked = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=partition, offset=offset)
         topics = [DeleteRecordsRequest.DeleteRecordsTopic(name=topic or scene.topic, partitions=[asked])]
         return DeleteRecordsRequest(timeout_ms=5000, topics=topics)
 
-    return Question(f"delete records: {name}", range(3), request)
+    return Request(f"delete records: {name}", range(3), request)
 
 
 DELETE_RECORDS: Final = [
@@ -263,8 +263,8 @@ DELETE_RECORDS: Final = [
 ]
 
 
-def producer_id(name: str, versions: range, **fields: Any) -> Question:
-    return Question(
+def producer_id(name: str, versions: range, **fields: Any) -> Request:
+    return Request(
         f"producer id: {name}", versions, lambda _: InitProducerIdRequest(transaction_timeout_ms=1000, **fields)
     )
 

@@ -1,4 +1,4 @@
-"""The same things written to any broker: records of every kind, to be looked for in its files afterwards."""
+"""Varied records for any broker, and the rows expected in its log."""
 
 import time
 from typing import Any, Final, NamedTuple
@@ -17,7 +17,7 @@ TRANSACTIONAL: Final = "transactional"
 
 
 class Row(NamedTuple):
-    """A record as it is looked for."""
+    """An expected record."""
 
     offset: int
     key: bytes | None
@@ -25,7 +25,7 @@ class Row(NamedTuple):
 
 
 def fill_plain(servers: str) -> list[Row]:
-    """A batch with each codec by an idempotent producer; topics, a changed config, a grown topic."""
+    """Produce a batch with each codec; create topics, alter a config, add partitions."""
     client = admin.AdminClient({"bootstrap.servers": servers})
     create(client, admin.NewTopic(PLAIN, 2, config={"retention.ms": "-1", "max.message.bytes": "100000"}))
     create(client, admin.NewTopic(COMPACTED, 1, config={"cleanup.policy": "compact", "min.compaction.lag.ms": "1"}))
@@ -62,7 +62,7 @@ def fill_plain(servers: str) -> list[Row]:
 
 
 def fill_transactions(servers: str) -> list[Row]:
-    """Three transactions, the second aborted, and one that stays open. The rows of those that were committed."""
+    """Produce three transactions, the second aborted, and leave one open. Returns the committed rows."""
     client = admin.AdminClient({"bootstrap.servers": servers})
     create(client, admin.NewTopic(TRANSACTIONAL, 1, config={"retention.ms": "-1"}))
     producer = library.Producer({"bootstrap.servers": servers, "transactional.id": "writer"})
@@ -88,21 +88,21 @@ def fill_transactions(servers: str) -> list[Row]:
 
 
 def commit_offsets(servers: str) -> None:
-    """A consumer group that has read something."""
+    """Commit offsets of a consumer group."""
     consumer = library.Consumer({"bootstrap.servers": servers, "group.id": "readers", "enable.auto.commit": False})
     consumer.commit(offsets=[library.TopicPartition(PLAIN, 0, 17)], asynchronous=False)
     consumer.close()
 
 
 def read(servers: str, topic: str, count: int, first: int = 0) -> list[Row]:
-    """So many records that a consumer of committed records sees."""
+    """Read the given number of committed records."""
     settings = {"bootstrap.servers": servers, "group.id": "readers", "enable.auto.commit": False}
     consumer = library.Consumer({**settings, "isolation.level": "read_committed", "auto.offset.reset": "error"})
     consumer.assign([library.TopicPartition(topic, 0, first)])
     rows: list[Row] = []
     while len(rows) < count:
         message: Any = consumer.poll(WAIT_S)
-        assert message is not None, f"{len(rows)} of {count} records came"
+        assert message is not None, f"{len(rows)} of {count} records arrived"
         assert message.error() is None, message.error()
         rows.append(Row(message.offset(), message.key(), message.value()))
     consumer.close()
@@ -110,7 +110,7 @@ def read(servers: str, topic: str, count: int, first: int = 0) -> list[Row]:
 
 
 def end_offset(servers: str, topic: str) -> int:
-    """Where committed records end."""
+    """Return the last stable offset."""
     consumer = library.Consumer({"bootstrap.servers": servers, "group.id": "readers"})
     _, end = consumer.get_watermark_offsets(library.TopicPartition(topic, 0), timeout=WAIT_S)
     consumer.close()
@@ -118,7 +118,7 @@ def end_offset(servers: str, topic: str) -> int:
 
 
 def create(client: admin.AdminClient, topic: admin.NewTopic) -> None:
-    """Create it and wait until it can be written to: Apache Kafka answers before that."""
+    """Create a topic and wait for its leaders, which Apache Kafka elects after its response."""
     client.create_topics([topic])[topic.topic].result(WAIT_S)
     deadline_s = time.monotonic() + WAIT_S
     while time.monotonic() < deadline_s:

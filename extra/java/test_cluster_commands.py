@@ -1,4 +1,4 @@
-"""The commands for clusters against Apache Kafka itself: what they say, and what becomes of what they ask for."""
+"""The cluster commands against Apache Kafka: their output and effects."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def until(look: Callable[[], bool], what: str) -> None:
     deadline_s = time.monotonic() + WAIT_S
     while not look():
         assert time.monotonic() < deadline_s, what
-        time.sleep(0.2)  # between two looks at what other processes do
+        time.sleep(0.2)  # polls other processes
 
 
 def listens(port: int) -> bool:
@@ -67,10 +67,10 @@ def brokers(moldau: Moldau) -> dict[int, Any]:
 
 
 def test_cluster_of_kafka_is_healthy(moldau: Moldau, topic: str) -> None:
-    told = health(moldau)
-    assert (told["is_healthy"], told["problems"], len(told["brokers"])) == (True, [], 3)
-    assert [each["id"] for each in told["quorum"]["voters"]] == [1, 2, 3]
-    assert told["partitions"] == 6
+    shown = health(moldau)
+    assert (shown["is_healthy"], shown["problems"], len(shown["brokers"])) == (True, [], 3)
+    assert [each["id"] for each in shown["quorum"]["voters"]] == [1, 2, 3]
+    assert shown["partitions"] == 6
     assert "healthy" in moldau("cluster", "health").splitlines()
     assert topic == "orders"
 
@@ -78,8 +78,8 @@ def test_cluster_of_kafka_is_healthy(moldau: Moldau, topic: str) -> None:
 def test_killed_broker_is_reported_and_cannot_be_removed(cluster: ApacheCluster, moldau: Moldau, topic: str) -> None:
     cluster.kill(3)
     until(lambda: len(health(moldau)["under_replicated"]) == 4, "partitions lack a replica")
-    told = health(moldau)
-    assert [each["id"] for each in told["brokers"] if each["is_fenced"]] == [3]
+    shown = health(moldau)
+    assert [each["id"] for each in shown["brokers"] if each["is_fenced"]] == [3]
     assert "broker 3 is fenced" in moldau("cluster", "health", code=1)
     assert "4 partitions have a replica on broker 3" in moldau("broker", "remove", "3", code=1)
     assert "is running and would register again" in moldau("broker", "remove", "1", code=1)
@@ -138,7 +138,7 @@ def test_controller_is_added_to_and_removed_from_the_voters(cluster: ApacheClust
         return [each["id"] for each in described()["observers"]]
 
     def has_vote() -> bool:
-        """Asked for again, as Kafka refuses whoever lags at this moment."""
+        """Try to add the voter. Kafka rejects a controller that lags at this moment."""
         moldau("quorum", "add-controller", "5", "--listener", where, code=None)
         return 5 in [each["id"] for each in described()["voters"]]
 

@@ -1,4 +1,4 @@
-"""Apache Kafka's dump tool reads what Moldau writes: segments, indexes, snapshots, the metadata log."""
+"""Apache Kafka's dump tool reads Moldau's segments, indexes, snapshots and metadata log."""
 
 import re
 from dataclasses import dataclass

@@ -17,7 +17,7 @@ OLDEST_AND_NEWEST: Final = (VERSIONS[0], VERSIONS[-1])
 @pytest.mark.proves("A1", "P1", "P2", "C1", "S9", "T1")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_java_client_is_served(version: str) -> None:
-    """The steps are in src/main/java; the output tells each that passed or failed."""
+    """The steps are in src/main/java; the output lists each as passed or failed."""
     with Broker(settings={"moldau.metrics.listener": "", "auto.create.topics.enable": "false"}) as broker:
         _take_tour(broker, version, "moldau.ClientTour", steps_min=26)
 
@@ -42,7 +42,7 @@ def test_java_client_works_in_groups(version: str) -> None:
 @pytest.mark.proves("A1", "P3", "C6", "C7")
 @pytest.mark.parametrize("version", OLDEST_AND_NEWEST)
 def test_java_client_works_with_transactions(version: str) -> None:
-    """From 4.0 on those of version 2, with an epoch for each transaction."""
+    """Clients from 4.0 on use transactions of version 2, with an epoch bump per transaction."""
     settings = {
         "moldau.metrics.listener": "",
         "auto.create.topics.enable": "false",

@@ -1,9 +1,9 @@
-"""The same questions to Moldau and to Apache Kafka, byte for byte the same requests: the answers must be alike.
+"""The same requests, byte for byte, to Moldau and to Apache Kafka: the responses must be equal.
 
-Left out on purpose, because we know better: unknown codecs (Kafka has no code for them), trailing bytes after a batch
-(Kafka takes them), a produce request without records (Kafka never answers), isolation levels and operations that do
-not exist (Kafka says UNKNOWN_SERVER_ERROR), a partition that is asked for twice in ListOffsets, where a topic's
-retention comes from when it comes from `log.retention.hours` (Kafka does not say), loggers in ListConfigResources,
+Intended differences, not tested here: unknown codecs (Kafka has no error for them), trailing bytes after a batch
+(Kafka accepts them), a produce request without records (Kafka never responds), isolation levels and operations that do
+not exist (Kafka responds with UNKNOWN_SERVER_ERROR), a partition listed twice in ListOffsets, the source of a
+retention from `log.retention.hours` (Kafka omits it), loggers in ListConfigResources,
 which have no configs here.
 """
 
@@ -16,14 +16,14 @@ import pytest
 import record_requests
 import topic_requests
 from apache_kafka import ApacheKafka, has_java
-from protocol_requests import CLOSED, OWN, Question, Scene, Talker, differences, plain
+from protocol_requests import CLOSED, OWN, BrokerConnection, Request, Scene, differences, plain
 
 from moldau.testing import Broker
 from moldau.wire.messages import CreateTopicsRequest, InitProducerIdRequest, ListOffsetsRequest
 
 pytestmark = [pytest.mark.skipif(not has_java, reason="needs java and `mvn package`"), pytest.mark.proves("A1")]
 
-QUESTIONS: Final[dict[str, Sequence[Question]]] = {
+REQUESTS: Final[dict[str, Sequence[Request]]] = {
     "produce": record_requests.PRODUCE,
     "fetch": record_requests.FETCH,
     "list offsets": record_requests.LIST_OFFSETS,
@@ -45,12 +45,12 @@ WAIT_S: Final = 30.0
 _numbers = itertools.count(1)
 
 
-class Asked:
-    """A broker that is asked, with a topic of its own for the questions."""
+class BrokerUnderTest:
+    """A broker with its own topic for the requests."""
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         self._servers = bootstrap_servers
-        self._talker = Talker(bootstrap_servers)
+        self._talker = BrokerConnection(bootstrap_servers)
         self._topic = topic
         self._topic_id = self._create()
         self.answer(record_requests.SOME_RECORDS, 9, "")
@@ -64,7 +64,7 @@ class Asked:
         return topic_id
 
     def _wait_until_it_is_there(self) -> None:
-        """Apache Kafka answers before its broker leads the topic, or can give out producer ids."""
+        """Wait for a leader and for producer ids, which Apache Kafka has only after its response."""
         deadline_s = time.monotonic() + WAIT_S
         while not (self._leads() and self._gives_producer_ids()):
             assert time.monotonic() < deadline_s, f"{self._topic} is not there"
@@ -79,13 +79,13 @@ class Asked:
         answer = self._talker.ask(4, InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000))
         return bool(answer.error_code != COORDINATOR_LOADS)
 
-    def answer(self, question: Question, version: int, unused: str) -> Any:
-        request = question.request(Scene(version, self._topic, self._topic_id, unused))
+    def answer(self, request_case: Request, version: int, unused: str) -> Any:
+        request = request_case.request(Scene(version, self._topic, self._topic_id, unused))
         answer = self._talker.ask(version, request)
         if answer is CLOSED:
             self._talker.close()
-            self._talker = Talker(self._servers)
-        return plain(answer, OWN | question.own)
+            self._talker = BrokerConnection(self._servers)
+        return plain(answer, OWN | request_case.own)
 
     def close(self) -> None:
         self._talker.close()
@@ -93,24 +93,24 @@ class Asked:
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """Ours and theirs."""
+    """The addresses of Moldau and Apache Kafka."""
     folder = tmp_path_factory.mktemp("kafka") / "data"
     with ApacheKafka(folder) as kafka, Broker(settings={"moldau.metrics.listener": ""}) as broker:
         yield broker.bootstrap_servers, kafka.bootstrap_servers
         assert "bug" not in broker.log
 
 
-@pytest.mark.parametrize("about", QUESTIONS)
+@pytest.mark.parametrize("about", REQUESTS)
 def test_responses_equal_those_of_kafka(servers: tuple[str, str], about: str) -> None:
-    topic = f"questions-{next(_numbers)}"
-    ours, theirs = (Asked(each, topic) for each in servers)
+    topic = f"requests-{next(_numbers)}"
+    ours, theirs = (BrokerUnderTest(each, topic) for each in servers)
     found = []
-    for question in QUESTIONS[about]:
-        for version in question.versions:
+    for request_case in REQUESTS[about]:
+        for version in request_case.versions:
             unused = f"unused-{next(_numbers)}"
-            ask = question, version, unused
+            ask = request_case, version, unused
             found += [
-                f"{question.name}, version {version}: {line}"
+                f"{request_case.name}, version {version}: {line}"
                 for line in differences(ours.answer(*ask), theirs.answer(*ask))
             ]
     ours.close()

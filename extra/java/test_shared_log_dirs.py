@@ -43,7 +43,7 @@ def test_moldau_continues_on_a_log_dir_of_kafka(tmp_path: Path) -> None:
         servers = broker.bootstrap_servers
         assert read(servers, PLAIN, len(rows)) == rows
         assert read(servers, TRANSACTIONAL, len(committed)) == committed
-        assert end_offset(servers, TRANSACTIONAL) == 15, "what an open transaction wrote is not to be seen"
+        assert end_offset(servers, TRANSACTIONAL) == 15, "records of an open transaction were read"
         add(servers, b"by Moldau")
         assert read(servers, PLAIN, 1, first=len(rows))[0].value == b"by Moldau"
 

@@ -1,9 +1,9 @@
-"""Questions about topics, configs and the cluster. Right ones and wrong ones; the order matters."""
+"""Requests about topics, configs and the cluster; valid and invalid ones. The order matters."""
 
 from collections.abc import Sequence
 from typing import Any, Final
 
-from protocol_requests import Question, Scene
+from protocol_requests import Request, Scene
 from record_requests import NO_ID, UNKNOWN_ID
 
 from moldau.wire.messages import (
@@ -30,8 +30,8 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 # -- metadata
 
 
-def metadata(name: str, versions: range, names: Sequence[str | None], topic_id: bytes = NO_ID) -> Question:
-    """A name of "" stands for the topic of the scene, an id of b"" for its id."""
+def metadata(name: str, versions: range, names: Sequence[str | None], topic_id: bytes = NO_ID) -> Request:
+    """The name "" stands for the topic of the scene, and the id b"" for its id."""
 
     def request(scene: Scene) -> MetadataRequest:
         asked = [
@@ -42,7 +42,7 @@ def metadata(name: str, versions: range, names: Sequence[str | None], topic_id: 
         ]
         return MetadataRequest(topics=asked, allow_auto_topic_creation=scene.version < 4)
 
-    return Question(f"metadata: {name}", versions, request)
+    return Request(f"metadata: {name}", versions, request)
 
 
 METADATA: Final = [
@@ -71,7 +71,7 @@ def create(
     assignments: Sequence[tuple[int, list[int]]] = (),
     times: int = 1,
     validate_only: bool = False,
-) -> Question:
+) -> Request:
     def request(scene: Scene) -> CreateTopicsRequest:
         wanted = Creatable(
             name=scene.unused if topic is None else topic or scene.topic,
@@ -85,7 +85,7 @@ def create(
         )
         return CreateTopicsRequest(timeout_ms=10_000, validate_only=validate_only, topics=[wanted] * times)
 
-    return Question(f"create: {name}", range(2, 8), request, frozenset({"configs"}))
+    return Request(f"create: {name}", range(2, 8), request, frozenset({"configs"}))
 
 
 CREATE: Final = [
@@ -110,7 +110,7 @@ CREATE: Final = [
     create("placed by hand", -1, -1, assignments=[(0, [1]), (1, [1])]),
     create("placed by hand and by number", 2, 1, assignments=[(0, [1])]),
     create("placed with a gap", -1, -1, assignments=[(0, [1]), (2, [1])]),
-    create("placed on nobody", -1, -1, assignments=[(0, [])]),
+    create("without replicas", -1, -1, assignments=[(0, [])]),
     create("placed on an unknown broker", -1, -1, assignments=[(0, [7])]),
     create("placed twice on one", -1, -1, assignments=[(0, [1, 1])]),
 ]
@@ -118,7 +118,7 @@ CREATE: Final = [
 
 def grow(
     name: str, count: int, *, topic: str = "", assignments: Sequence[list[int]] | None = None, times: int = 1
-) -> Question:
+) -> Request:
     def request(scene: Scene) -> CreatePartitionsRequest:
         placed = None
         if assignments is not None:
@@ -128,7 +128,7 @@ def grow(
         )
         return CreatePartitionsRequest(timeout_ms=10_000, validate_only=True, topics=[wanted] * times)
 
-    return Question(f"grow: {name}", range(4), request)
+    return Request(f"grow: {name}", range(4), request)
 
 
 GROW: Final = [
@@ -148,14 +148,14 @@ GROW: Final = [
 ]
 
 
-def delete(name: str, topics: Sequence[str], topic_id: bytes = NO_ID, versions: range = range(1, 7)) -> Question:
+def delete(name: str, topics: Sequence[str], topic_id: bytes = NO_ID, versions: range = range(1, 7)) -> Request:
     def request(scene: Scene) -> DeleteTopicsRequest:
         if scene.version < 6:
             return DeleteTopicsRequest(timeout_ms=10_000, topic_names=list(topics))
         states = [DeleteTopicsRequest.DeleteTopicState(name=each or None, topic_id=topic_id) for each in topics]
         return DeleteTopicsRequest(timeout_ms=10_000, topics=states)
 
-    return Question(f"delete: {name}", versions, request)
+    return Request(f"delete: {name}", versions, request)
 
 
 DELETE_TOPICS: Final = [
@@ -173,14 +173,14 @@ Configs = Sequence[tuple[str, str | None]]
 Changes = Sequence[tuple[str, int, str | None]]
 
 
-def describe(name: str, kind: int, resource: str, keys: list[str] | None, **fields: Any) -> Question:
+def describe(name: str, kind: int, resource: str, keys: list[str] | None, **fields: Any) -> Request:
     def request(scene: Scene) -> DescribeConfigsRequest:
         asked = DescribeConfigsRequest.DescribeConfigsResource(
             resource_type=kind, resource_name=resource or scene.topic, configuration_keys=keys
         )
         return DescribeConfigsRequest(resources=[asked], **fields)
 
-    return Question(f"describe configs: {name}", range(1, 5), request)
+    return Request(f"describe configs: {name}", range(1, 5), request)
 
 
 DESCRIBE: Final = [
@@ -203,7 +203,7 @@ DESCRIBE: Final = [
 
 def alter(
     name: str, kind: int, resource: str, configs: Configs, *, is_own: bool = True, validate_only: bool = True
-) -> Question:
+) -> Request:
     def request(scene: Scene) -> AlterConfigsRequest:
         entries = [AlterConfigsRequest.AlterableConfig(name=key, value=value) for key, value in configs]
         asked = AlterConfigsRequest.AlterConfigsResource(
@@ -211,7 +211,7 @@ def alter(
         )
         return AlterConfigsRequest(validate_only=validate_only, resources=[asked])
 
-    return Question(f"alter configs: {name}", range(3), request)
+    return Request(f"alter configs: {name}", range(3), request)
 
 
 ALTER: Final = [
@@ -231,7 +231,7 @@ ALTER: Final = [
 ]
 
 
-def change(name: str, kind: int, resource: str, changes: Changes) -> Question:
+def change(name: str, kind: int, resource: str, changes: Changes) -> Request:
     def request(scene: Scene) -> IncrementalAlterConfigsRequest:
         entries = [
             IncrementalAlterConfigsRequest.AlterableConfig(name=key, config_operation=how, value=value)
@@ -242,7 +242,7 @@ def change(name: str, kind: int, resource: str, changes: Changes) -> Question:
         )
         return IncrementalAlterConfigsRequest(validate_only=True, resources=[asked])
 
-    return Question(f"change configs: {name}", range(2), request)
+    return Request(f"change configs: {name}", range(2), request)
 
 
 CHANGE: Final = [
@@ -271,7 +271,7 @@ CHANGE: Final = [
 PLACES: Final = frozenset({"log_dir", "total_bytes", "usable_bytes", "partition_size"})
 
 
-def pages(name: str, topics: Sequence[str], limit: int = 2000, cursor: tuple[str, int] | None = None) -> Question:
+def pages(name: str, topics: Sequence[str], limit: int = 2000, cursor: tuple[str, int] | None = None) -> Request:
     def request(scene: Scene) -> DescribeTopicPartitionsRequest:
         asked = [DescribeTopicPartitionsRequest.TopicRequest(name=each or scene.topic) for each in topics]
         start = None
@@ -281,33 +281,33 @@ def pages(name: str, topics: Sequence[str], limit: int = 2000, cursor: tuple[str
             )
         return DescribeTopicPartitionsRequest(topics=asked, response_partition_limit=limit, cursor=start)
 
-    return Question(f"describe partitions: {name}", range(1), request)
+    return Request(f"describe partitions: {name}", range(1), request)
 
 
-def folders(name: str, topic: str, partitions: list[int]) -> Question:
+def folders(name: str, topic: str, partitions: list[int]) -> Request:
     def request(scene: Scene) -> DescribeLogDirsRequest:
         asked = DescribeLogDirsRequest.DescribableLogDirTopic(topic=topic or scene.topic, partitions=partitions)
         return DescribeLogDirsRequest(topics=[asked])
 
-    return Question(f"log folders: {name}", range(1, 5), request, PLACES)
+    return Request(f"log folders: {name}", range(1, 5), request, PLACES)
 
 
-def move(name: str, topic: str, partitions: list[int], path: str) -> Question:
+def move(name: str, topic: str, partitions: list[int], path: str) -> Request:
     def request(scene: Scene) -> AlterReplicaLogDirsRequest:
         asked = AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic(name=topic or scene.topic, partitions=partitions)
         return AlterReplicaLogDirsRequest(
             dirs=[AlterReplicaLogDirsRequest.AlterReplicaLogDir(path=path, topics=[asked])]
         )
 
-    return Question(f"move to another folder: {name}", range(1, 3), request)
+    return Request(f"move to another folder: {name}", range(1, 3), request)
 
 
-def resources(name: str, types: list[int]) -> Question:
-    return Question(f"who has configs: {name}", range(1, 2), lambda _: ListConfigResourcesRequest(resource_types=types))
+def resources(name: str, types: list[int]) -> Request:
+    return Request(f"who has configs: {name}", range(1, 2), lambda _: ListConfigResourcesRequest(resource_types=types))
 
 
-def cluster(name: str, versions: range, **fields: Any) -> Question:
-    return Question(f"cluster: {name}", versions, lambda _: DescribeClusterRequest(**fields))
+def cluster(name: str, versions: range, **fields: Any) -> Request:
+    return Request(f"cluster: {name}", versions, lambda _: DescribeClusterRequest(**fields))
 
 
 CLUSTER: Final = [
@@ -329,7 +329,7 @@ CLUSTER: Final = [
     folders("of an unknown partition", "", [9]),
     move("that is not there", "", [0, 1], "/nowhere"),
     move("an unknown topic to one that is not there", "nowhere", [0], "/nowhere"),
-    Question("who has configs, before there was a choice", range(1), lambda _: ListConfigResourcesRequest()),
+    Request("who has configs, before there was a choice", range(1), lambda _: ListConfigResourcesRequest()),
     resources("brokers", [BROKER]),
     resources("groups and client metrics", [GROUP, CLIENT_METRICS]),
     resources("brokers twice", [BROKER, BROKER]),

@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def keep(data: Path, name: str, expected: dict[str, Sequence[Row]]) -> None:
-    """The folder, and beside it what a reader of committed records must find in partition 0 of each topic."""
+    """Save the log dir, and the committed records of partition 0 of each topic."""
     target = GOLDEN / name
     if target.exists():
         shutil.rmtree(target)

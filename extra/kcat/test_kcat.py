@@ -32,7 +32,7 @@ def topic(broker: Broker) -> str:
 
 
 def kcat(broker: Broker, *arguments: str, said: str = "") -> str:
-    """What it prints; it must end well."""
+    """Return the output of kcat, which must succeed."""
     run = subprocess.run(
         ["kcat", "-b", broker.bootstrap_servers, *arguments],
         input=said,
@@ -46,7 +46,7 @@ def kcat(broker: Broker, *arguments: str, said: str = "") -> str:
 
 
 def read(broker: Broker, topic: str, *arguments: str, form: str = "%s\n") -> list[str]:
-    """The records up to the end of the topic, each as the format says."""
+    """Read to the end of the topic, with the given format."""
     return kcat(broker, "-C", "-e", "-q", "-t", topic, "-f", form, *arguments).splitlines()
 
 

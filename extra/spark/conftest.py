@@ -11,7 +11,7 @@ from connector import has_spark, jars
 from moldau.testing.broker import Broker
 from moldau_dev.spark import SETTINGS
 
-# What is missing is fetched by `make test-connector`; the standalone cluster needs PySpark alone.
+# `make test-connector` fetches the jars; the standalone cluster needs PySpark only.
 collect_ignore_glob = ([] if jars() else ["test_connector_*.py"]) + ([] if has_spark else ["test_standalone_*.py"])
 
 TIMEOUT_S = 600

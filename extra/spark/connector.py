@@ -16,18 +16,18 @@ has_spark: Final = importlib.util.find_spec("pyspark") is not None
 
 
 def jars() -> list[Path]:
-    """What `make test-connector` has fetched."""
+    """Return the jars that `make test-connector` has fetched."""
     folders = sorted((HERE / "target").glob("connector-*"))
     return sorted(folders[-1].glob("*.jar")) if folders else []
 
 
-def with_options(asked: Any, form: str, broker: Broker, options: Mapping[str, object]) -> Any:
+def with_options(builder: Any, form: str, broker: Broker, options: Mapping[str, object]) -> Any:
     """`spark.read`, `df.write` and their like; an option that is None is left out."""
-    asked = asked.format(form)
+    builder = builder.format(form)
     for name, value in {"kafka.bootstrap.servers": broker.bootstrap_servers, **options}.items():
         if value is not None:
-            asked = asked.option(name, str(value))
-    return asked
+            builder = builder.option(name, str(value))
+    return builder
 
 
 def table(spark: Any, form: str, broker: Broker, options: Mapping[str, object]) -> list[Any]:
@@ -37,7 +37,7 @@ def table(spark: Any, form: str, broker: Broker, options: Mapping[str, object]) 
 
 
 class Kept:
-    """A stream whose rows are kept in Parquet files, with a checkpoint that both connectors may go on from."""
+    """A stream into Parquet files, with a checkpoint from which both connectors may resume."""
 
     def __init__(self, spark: Any, folder: Path) -> None:
         self._spark = spark
@@ -54,5 +54,5 @@ class Kept:
 
     @property
     def stored_offsets(self) -> list[str]:
-        """Where each batch ended, as the checkpoint has it."""
+        """Return the end offsets of each batch in the checkpoint."""
         return stored_offsets(self.checkpoint)

@@ -1,4 +1,4 @@
-"""Topics with something of everything that a reader may meet, and records for the streams."""
+"""Topics with varied records, and records for streams."""
 
 import uuid
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from moldau.testing.broker import Broker
 START_MS: Final = 1_700_000_000_000
 STEP_MS: Final = 1_000
 RECORDS: Final = 90  # in each of the three partitions
-DELETED: Final = 7  # the first offsets of partition 2, which are gone
+DELETED: Final = 7  # the deleted first offsets of partition 2
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Two topics whose names begin alike. The first ends with a transaction that is still open."""
+    """Two topics with a common prefix. The first ends with an open transaction."""
 
     many: str
     few: str

@@ -1,6 +1,6 @@
 """Random kills of drivers and executors of a query that runs from a topic to a topic: every row is out exactly once.
 
-`make soak-spark RUNS=30 SEED=1`: in each run rows are given, and while they are worked on somebody is killed without
+`make soak-spark RUNS=30 SEED=1`: in each run rows are produced, and a process is killed without
 warning; then all rows must come out, each once. A driver comes back with other cores and by another plan.
 """
 
@@ -50,7 +50,7 @@ class Wrong(AssertionError):
 
 @dataclass
 class Output:
-    """What a reader of committed records has seen, as often as it was there."""
+    """The committed rows and how often each was read."""
 
     servers: str
     topic: str
@@ -79,7 +79,7 @@ class Output:
         return self.rows.total()
 
     def verdict(self, fed: int) -> str:
-        """In words; Wrong if a row is missing, there twice, or nobody has written it."""
+        """Return a summary. Raises Wrong for missing, duplicate or foreign rows."""
         twice = sum(count - 1 for count in self.rows.values())
         lost, strange = len(set(range(fed)) - set(self.rows)), len(set(self.rows) - set(range(fed)))
         words = f"in {fed:,} · out {self.total:,} · twice {twice} · lost {lost}"
@@ -89,7 +89,7 @@ class Output:
 
 
 @dataclass
-class Life:
+class DriverProcess:
     """One driver with its executors: a mark tells them from all other processes."""
 
     mark: str
@@ -131,15 +131,15 @@ class Life:
 
 @dataclass
 class Soak:
-    """One query over all its lives."""
+    """One query and all its driver processes."""
 
     broker: Broker
     folder: Path
     chance: random.Random
     fed: int = 0
     kills: Counter[str] = field(default_factory=Counter)
-    failures: int = 0  # lives that ended by themselves
-    lives: list[Life] = field(default_factory=list)
+    failures: int = 0  # drivers that failed without a kill
+    lives: list[DriverProcess] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.source = self.broker.create_topic("soak-in", partitions=PARTITIONS)
@@ -166,11 +166,11 @@ class Soak:
         names = self._kill(kind)
         back_s = self._work_until(self.fed)
         words = self.output.verdict(self.fed)
-        say(
+        report(
             f"run {number} · life {life} · {at_s:.1f} s, {left:,} rows left: {names} · back in {back_s:.1f} s · {words}"
         )
 
-    def told(self) -> str:
+    def status(self) -> str:
         counts = ", ".join(f"{kind} {count}" for kind, count in sorted(self.kills.items()))
         lives = f"{len(self.lives)} lives, {self.failures} of which ended by themselves"
         return f"{self.kills.total()} kills ({counts}) in {lives}"
@@ -211,9 +211,9 @@ class Soak:
         if self.lives and self.lives[-1].process.returncode != -signal.SIGKILL:
             self.failures += 1
             code = self.lives[-1].process.returncode
-            say(f"life {len(self.lives)} ended by itself with {code}:\n{self._last_words()}")
+            report(f"life {len(self.lives)} ended by itself with {code}:\n{self._last_words()}")
             if self.failures > FAILURES_MAX:
-                raise Wrong(f"{self.failures} lives have ended by themselves")
+                raise Wrong(f"{self.failures} drivers have failed")
         self._begin()
 
     def _begin(self) -> None:
@@ -221,7 +221,7 @@ class Soak:
         master = self.chance.choice([each for each in MASTERS if each != self._last("master")])
         shape = self.chance.choice([each for each in SHAPES if each != self._last("shape")])
         adaptive = str(self.chance.random() < 0.5).lower()
-        say(f"life {number} · {master} · {shape} · adaptive {adaptive}")
+        report(f"life {number} · {master} · {shape} · adaptive {adaptive}")
         plan = {
             "servers": self.broker.bootstrap_servers,
             "source": self.source,
@@ -232,7 +232,7 @@ class Soak:
             "shape": shape,
             "settings": {**SETTINGS, "spark.sql.adaptive.enabled": adaptive},
         }
-        self.lives.append(Life(f"{self._mark}-{number}", plan, self.folder / f"life-{number}.txt"))
+        self.lives.append(DriverProcess(f"{self._mark}-{number}", plan, self.folder / f"life-{number}.txt"))
 
     def _kill(self, kind: str) -> str:
         victims = self.lives[-1].of_kind(kind)
@@ -251,19 +251,19 @@ class Soak:
         return self.lives[-1].words.read_text(errors="replace")[-3000:] if self.lives else ""
 
 
-def say(words: str) -> None:
+def report(words: str) -> None:
     print(words, flush=True)
 
 
 def soak(runs: int, seed: int) -> None:
-    say(f"seed {seed}, {runs} runs of {ROWS:,} rows")
+    report(f"seed {seed}, {runs} runs of {ROWS:,} rows")
     with tempfile.TemporaryDirectory(prefix="moldau-soak-") as folder, Broker() as broker:
         query = Soak(broker, Path(folder), random.Random(seed))
         try:
             for number in range(1, runs + 1):
                 query.run(number)
         except KeyboardInterrupt:
-            say(f"broken off: {query.told()}")
+            report(f"stopped:  {query.status()}")
             raise
         finally:
             query.end()
@@ -273,7 +273,7 @@ def soak(runs: int, seed: int) -> None:
         while everything.read(SILENCE_S):
             continue
         verdict = query.output.verdict(query.fed)
-    say(f"{query.told()}\n{verdict} · of attempts that were given up {everything.total - query.fed:,}")
+    report(f"{query.status()}\n{verdict} · of aborted attempts {everything.total - query.fed:,}")
 
 
 if __name__ == "__main__":

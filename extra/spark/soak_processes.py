@@ -18,12 +18,12 @@ _EXECUTOR_ID: Final = re.compile(r"--executor-id (\S+)")
 
 
 class HitNothing(AssertionError):
-    """A kill that killed nobody: the run says nothing."""
+    """A kill without effect, so that the run is inconclusive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A process, and the ticks at which it began: numbers are given again."""
+    """A process, identified by pid and start time, because pids are reused."""
 
     pid: int
     began: str
@@ -75,7 +75,7 @@ def marked(mark: str) -> list[Found]:
 
 
 def kill_all(victims: list[Found]) -> None:
-    """At one moment, as near as it goes; HitNothing if one was gone before or does not go."""
+    """Kill all at once. Raises HitNothing if one had ended before or does not end."""
     if not victims or not all(each.is_alive for each in victims):
         raise HitNothing(f"gone before the kill: {[each.name for each in victims]}")
     for each in victims:
@@ -84,11 +84,11 @@ def kill_all(victims: list[Found]) -> None:
     while any(each.is_alive for each in victims):
         if time.monotonic() > deadline:
             raise HitNothing(f"still there after {GONE_S_MAX:g} s: {[each.name for each in victims]}")
-        time.sleep(LOOK_S)  # the kernel takes its time; it is looked at again and again
+        time.sleep(LOOK_S)  # polls until the kernel has ended the process
 
 
 def _began(pid: int) -> str | None:
-    """None for a process that is not there, or is only waited for."""
+    """Return the start time, or None for a missing or zombie process."""
     with contextlib.suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return None if fields[0] in "ZX" else fields[19]

@@ -1,4 +1,4 @@
-"""What Spark's own connector refuses, ours refuses; where ours says no and the other does not, it is on purpose."""
+"""Moldau's connector rejects what Spark's connector rejects, and on purpose some more."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from moldau_dev.spark import until_done
 
 TOPIC = "{topic}"
 
-# Options of a batch read that are wrong, beside `subscribe`; None takes one away.
+# Invalid options of a batch read, in addition to `subscribe`; None removes an option.
 WRONG_IN_A_BATCH: dict[str, dict[str, object]] = {
     "no topics": {"subscribe": None},
     "an empty list of topics": {"subscribe": " , "},
@@ -56,7 +56,7 @@ WRONG_IN_A_BATCH: dict[str, dict[str, object]] = {
     "interceptor.classes": {"kafka.interceptor.classes": "x"},
     "isolation.level": {"kafka.isolation.level": "perhaps"},
 }
-# In a stream these too.
+# Also invalid in a stream.
 WRONG_IN_A_STREAM: dict[str, dict[str, object]] = {
     "an end": {"endingOffsets": "latest"},
     "an end by times": {"endingOffsetsByTimestamp": '{"{topic}": {"0": 1, "1": 1}}'},
@@ -69,10 +69,10 @@ WRONG_IN_A_STREAM: dict[str, dict[str, object]] = {
     "a most that is no number": {"maxOffsetsPerTrigger": "many"},
     "auto.offset.reset": {"kafka.auto.offset.reset": "earliest"},
 }
-# Ours says so; the other reads less than was asked for, or passes over what it does not know.
-ONLY_OURS_REFUSES: dict[str, dict[str, object]] = {
+# Rejected by Moldau only; Spark's connector reads less than requested, or ignores unknown options.
+REJECTED_BY_MOLDAU_ONLY: dict[str, dict[str, object]] = {
     "a partition to assign that is not there": {"subscribe": None, "assign": '{"{topic}": [0, 9]}'},
-    "a setting that nobody knows": {"kafka.fetch.max.byte": "1"},
+    "an unknown setting": {"kafka.fetch.max.byte": "1"},
 }
 WRONG_ROWS = {
     "no value": "select 'x' as payload",
@@ -100,8 +100,8 @@ def of(topic: str, given: dict[str, object]) -> dict[str, object]:
     return {"subscribe": topic, **named}
 
 
-def complaint(attempt: Any) -> str | None:
-    """What it says, if it says no."""
+def error_of(attempt: Any) -> str | None:
+    """Return the error message, or None on success."""
     try:
         attempt()
     except Exception as error:
@@ -116,11 +116,11 @@ def filled(moldau_broker: Broker) -> str:
     return topic
 
 
-def complaints(attempt: Any) -> dict[str, str | None]:
-    said = {form: complaint(lambda form=form: attempt(form)) for form in BOTH}
-    for form, words in said.items():
+def both_errors(attempt: Any) -> dict[str, str | None]:
+    errors = {form: error_of(lambda form=form: attempt(form)) for form in BOTH}
+    for form, words in errors.items():
         print(f"{form}: {(words or 'nothing').splitlines()[:2]}")
-    return said
+    return errors
 
 
 @pytest.mark.parametrize("name", WRONG_IN_A_BATCH)
@@ -128,9 +128,9 @@ def test_both_connectors_reject_invalid_batch_options(
     spark: Any, moldau_broker: Broker, filled: str, name: str
 ) -> None:
     options = of(filled, WRONG_IN_A_BATCH[name])
-    said = complaints(lambda form: table(spark, form, moldau_broker, options))
-    assert said[OFFICIAL], "the other does not refuse this"
-    assert said[OURS], said[OFFICIAL]
+    errors = both_errors(lambda form: table(spark, form, moldau_broker, options))
+    assert errors[OFFICIAL], "Spark's connector accepts this"
+    assert errors[OURS], errors[OFFICIAL]
 
 
 @pytest.mark.parametrize("name", WRONG_IN_A_STREAM)
@@ -143,17 +143,17 @@ def test_both_connectors_reject_invalid_stream_options(
         frame = with_options(spark.readStream, form, moldau_broker, options).load()
         until_done(frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / form)))
 
-    said = complaints(run)
-    assert said[OFFICIAL], "the other does not refuse this"
-    assert said[OURS], said[OFFICIAL]
+    errors = both_errors(run)
+    assert errors[OFFICIAL], "Spark's connector accepts this"
+    assert errors[OURS], errors[OFFICIAL]
 
 
-@pytest.mark.parametrize("name", ONLY_OURS_REFUSES)
+@pytest.mark.parametrize("name", REJECTED_BY_MOLDAU_ONLY)
 def test_moldau_alone_rejects_unknown_options(spark: Any, moldau_broker: Broker, filled: str, name: str) -> None:
-    options = of(filled, ONLY_OURS_REFUSES[name])
-    said = complaints(lambda form: table(spark, form, moldau_broker, options))
-    assert said[OFFICIAL] is None, "the other refuses it too: this belongs to the others"
-    assert said[OURS]
+    options = of(filled, REJECTED_BY_MOLDAU_ONLY[name])
+    errors = both_errors(lambda form: table(spark, form, moldau_broker, options))
+    assert errors[OFFICIAL] is None, "Spark's connector rejects it too"
+    assert errors[OURS]
 
 
 def test_moldau_alone_rejects_an_end_time_in_a_stream(
@@ -165,18 +165,18 @@ def test_moldau_alone_rejects_an_end_time_in_a_stream(
         frame = with_options(spark.readStream, form, moldau_broker, options).load()
         until_done(frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / form)))
 
-    said = complaints(run)
-    assert said[OFFICIAL] is None
-    assert said[OURS]
+    errors = both_errors(run)
+    assert errors[OFFICIAL] is None
+    assert errors[OURS]
 
 
 @pytest.mark.parametrize("name", WRONG_ROWS)
 def test_both_connectors_reject_invalid_rows(spark: Any, moldau_broker: Broker, filled: str, name: str) -> None:
     options = {**SLOW, "topic": None if "topic" in WRONG_ROWS[name] else filled}
     frame = spark.sql(WRONG_ROWS[name])
-    said = complaints(lambda form: with_options(frame.write, form, moldau_broker, options).mode("append").save())
-    assert said[OFFICIAL], "the other does not refuse this"
-    assert said[OURS], said[OFFICIAL]
+    errors = both_errors(lambda form: with_options(frame.write, form, moldau_broker, options).mode("append").save())
+    assert errors[OFFICIAL], "Spark's connector accepts this"
+    assert errors[OURS], errors[OFFICIAL]
 
 
 @pytest.mark.parametrize("name", WRONG_WRITES)
@@ -185,14 +185,16 @@ def test_both_connectors_reject_invalid_write_options(
 ) -> None:
     options = {**SLOW, "topic": filled, **WRONG_WRITES[name]}
     frame = spark.sql("select 'x' as value")
-    said = complaints(lambda form: with_options(frame.write, form, moldau_broker, options).mode("append").save())
-    assert said[OFFICIAL], "the other does not refuse this"
-    assert said[OURS], said[OFFICIAL]
+    errors = both_errors(lambda form: with_options(frame.write, form, moldau_broker, options).mode("append").save())
+    assert errors[OFFICIAL], "Spark's connector accepts this"
+    assert errors[OURS], errors[OFFICIAL]
 
 
 @pytest.mark.parametrize("mode", ["overwrite", "ignore"])
 def test_both_connectors_reject_other_save_modes(spark: Any, moldau_broker: Broker, filled: str, mode: str) -> None:
     frame = spark.sql("select 'x' as value")
-    said = complaints(lambda form: with_options(frame.write, form, moldau_broker, {"topic": filled}).mode(mode).save())
-    assert said[OFFICIAL], "the other does not refuse this"
-    assert said[OURS], said[OFFICIAL]
+    errors = both_errors(
+        lambda form: with_options(frame.write, form, moldau_broker, {"topic": filled}).mode(mode).save()
+    )
+    assert errors[OFFICIAL], "Spark's connector accepts this"
+    assert errors[OURS], errors[OFFICIAL]

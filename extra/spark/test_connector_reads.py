@@ -26,8 +26,8 @@ def in_each(*numbers: int) -> str:
     return json.dumps({"MANY": {str(partition): number for partition, number in enumerate(numbers)}})
 
 
-# Options beside `subscribe`, None takes one away; how many rows there must be at least: to compare nothing with nothing
-# says nothing. MANY, FEW and PREFIX stand for the names of the scene.
+# Options in addition to `subscribe` (None removes an option), and the least number of rows, since comparing no rows
+# proves nothing. MANY, FEW and PREFIX stand for the names of the scene.
 CASES: dict[str, tuple[dict[str, object], int]] = {
     "subscribe": ({}, ALL),
     "subscribe to two": ({"subscribe": "MANY, FEW"}, ALL + 1),
@@ -102,7 +102,7 @@ def test_both_connectors_have_the_same_columns(spark: Any, moldau_broker: Broker
 
 
 def test_pattern_matches_no_internal_topic(spark: Any, moldau_broker: Broker, scene: Scene) -> None:
-    """Transactions and groups have topics of their own, which a pattern for everything does not mean."""
+    """A pattern for all topics does not match the internal topics of transactions and groups."""
     del scene
     official, ours = (
         with_options(spark.read, form, moldau_broker, {"subscribePattern": "_.*"}).load().count()

@@ -1,4 +1,4 @@
-"""Streams: the same batches, the same rows, and a checkpoint of one connector that the other goes on from."""
+"""Streams: both connectors have the same batches and rows, and resume from each other's checkpoints."""
 
 import json
 from pathlib import Path
@@ -96,7 +96,7 @@ def test_connector_resumes_from_the_checkpoint_of_the_other(
 def test_uncommitted_batch_is_rerun_by_the_other_connector(
     spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path, first: str, second: str, fails_in: int
 ) -> None:
-    """With its own offsets, though more has come since."""
+    """The rerun uses the planned offsets, although more records have arrived."""
     options = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": 50}
     seen: dict[int, list[int]] = {}
     failing = [fails_in]
@@ -121,7 +121,7 @@ def test_uncommitted_batch_is_rerun_by_the_other_connector(
     assert sorted(each for batch in seen.values() for each in batch) == list(range(150))
 
 
-def fails_and_goes_on(spark: Any, broker: Broker, topic: str, checkpoint: Path, forms: tuple[str, str]) -> list[int]:
+def rows_after_failure(spark: Any, broker: Broker, topic: str, checkpoint: Path, forms: tuple[str, str]) -> list[int]:
     """A stream from the latest whose first batch fails, and what comes after it in a second run."""
     seen: list[int] = []
     failing = [True]
@@ -149,8 +149,8 @@ def fails_and_goes_on(spark: Any, broker: Broker, topic: str, checkpoint: Path, 
 def test_stream_from_latest_resumes_when_its_first_batch_failed(
     spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path, forms: tuple[str, str]
 ) -> None:
-    """What came after the failure is read, though "latest" is another place by then."""
-    assert fails_and_goes_on(spark, moldau_broker, topic, tmp_path, forms) == list(range(10, 20))
+    """Records after the failure are read, although "latest" has advanced."""
+    assert rows_after_failure(spark, moldau_broker, topic, tmp_path, forms) == list(range(10, 20))
 
 
 def test_spark_connector_lacks_the_start_of_our_first_batch(
@@ -158,4 +158,4 @@ def test_spark_connector_lacks_the_start_of_our_first_batch(
 ) -> None:
     """It keeps that in a file of its own beside the offsets, which a source in Python has no way to write."""
     with pytest.raises(Exception, match=r"(?i)offset"):
-        fails_and_goes_on(spark, moldau_broker, topic, tmp_path, (OURS, OFFICIAL))
+        rows_after_failure(spark, moldau_broker, topic, tmp_path, (OURS, OFFICIAL))

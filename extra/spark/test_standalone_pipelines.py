@@ -80,7 +80,7 @@ def event(number: int) -> bytes:
 def test_activity_gives_the_same_results_on_a_cluster(
     moldau_broker: Broker, cluster: Standalone, tmp_path: Path
 ) -> None:
-    """State, watermarks, two sinks and a report, all of it on other machines' terms."""
+    """State, watermarks, two sinks and a report, executed by the workers."""
     topic = moldau_broker.create_topic("raw-events", partitions=2, **{"retention.ms": "-1"})
     producer = Producer({"bootstrap.servers": moldau_broker.bootstrap_servers})
     for number in [*range(400), *range(50)]:
