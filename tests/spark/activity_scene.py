@@ -18,7 +18,7 @@ BAD: Final = {
     b'{"event_id": "b1", "kind": "view", "at": "1767225600000"}': "user is missing",
     b'{"user": "u", "kind": "view", "at": "1767225600000"}': "event_id is missing",
     b'{"event_id": "b2", "user": "u", "kind": "dance", "at": "1767225600000"}': "kind is unknown: dance",
-    b'{"event_id": "b3", "user": "u", "kind": "view", "at": "noon"}': "at is no time: noon",
+    b'{"event_id": "b3", "user": "u", "kind": "view", "at": "noon"}': "at is not a time: noon",
     b'{"event_id": "b4", "user": "u", "kind": "view", "at": "99999999999999"}': "at is in the future: 99999999999999",
 }
 
