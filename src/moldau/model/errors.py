@@ -381,5 +381,25 @@ class EligibleLeadersNotAvailable(KafkaError):
     code = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
 
 
+class UnsupportedSaslMechanism(KafkaError):
+    code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
+
+
+class IllegalSaslState(KafkaError):
+    code = ErrorCode.ILLEGAL_SASL_STATE
+
+
+class SaslAuthenticationFailed(KafkaError):
+    code = ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+class UnacceptableCredential(KafkaError):
+    code = ErrorCode.UNACCEPTABLE_CREDENTIAL
+
+
+class ResourceNotFound(KafkaError):
+    code = ErrorCode.RESOURCE_NOT_FOUND
+
+
 class UnknownServerFailure(KafkaError):
     code = ErrorCode.UNKNOWN_SERVER_ERROR

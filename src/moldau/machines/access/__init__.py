@@ -1,1 +1,1 @@
-"""Access control as pure functions and state machines."""
+"""Access control as pure functions and state machines: authentication and authorization."""

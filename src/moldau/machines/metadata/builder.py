@@ -4,6 +4,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from moldau.machines.access.scram import ScramUser
+from moldau.machines.metadata.credentials import credential_of_record
+from moldau.machines.metadata.delegation_tokens import token_of_record
 from moldau.machines.metadata.delta import MetadataDelta
 from moldau.machines.metadata.image import (
     BrokerImage,
@@ -24,6 +27,7 @@ from moldau.machines.metadata.records import (
     EpochBegan,
     Record,
 )
+from moldau.machines.metadata.shared_mapping import SharedMapping
 from moldau.model.ids import Address, TopicId
 from moldau.wire import messages
 
@@ -60,6 +64,8 @@ class ImageBuilder:
         self._features: dict[str, int] | None = None
         self._next_producer_id = image.next_producer_id
         self._client_quotas: dict[QuotaEntity, dict[str, float]] = {}
+        self._scram_credentials = SharedMapping(image.scram_credentials)
+        self._delegation_tokens = SharedMapping(image.delegation_tokens)
         self._created: set[TopicId] = set()
         self._removed: dict[TopicId, TopicImage] = {}
         self._changed: dict[TopicId, set[int]] = {}
@@ -105,6 +111,8 @@ class ImageBuilder:
             features=old.features if self._features is None else self._features,
             next_producer_id=self._next_producer_id,
             client_quotas=self._finish_client_quotas(),
+            scram_credentials=self._scram_credentials.finish(),
+            delegation_tokens=self._delegation_tokens.finish(),
         )
         delta = MetadataDelta(
             created=self._created,
@@ -336,6 +344,19 @@ class ImageBuilder:
             raise ImpossibleRecord(f"producer ids go back from {self._next_producer_id} to {record.next_producer_id}")
         self._next_producer_id = record.next_producer_id
 
+    def _apply_scram_credential(self, record: messages.UserScramCredentialRecord) -> None:
+        self._scram_credentials.own()[ScramUser(record.name, record.mechanism)] = credential_of_record(record)
+
+    def _apply_remove_scram_credential(self, record: messages.RemoveUserScramCredentialRecord) -> None:
+        if self._scram_credentials.own().pop(ScramUser(record.name, record.mechanism), None) is None:
+            raise ImpossibleRecord(f"the removal of a SCRAM credential of {record.name}, which does not exist")
+
+    def _apply_delegation_token(self, record: messages.DelegationTokenRecord) -> None:
+        self._delegation_tokens.own()[record.token_id] = token_of_record(record)
+
+    def _apply_remove_delegation_token(self, record: messages.RemoveDelegationTokenRecord) -> None:
+        self._delegation_tokens.own().pop(record.token_id, None)  # it may have expired twice, as in Kafka
+
     def _begin_transaction(self, record: messages.BeginTransactionRecord) -> None:
         if self._transaction is not None:
             raise ImpossibleRecord(f"transaction {record.name} begins inside another")
@@ -411,6 +432,7 @@ _APPLY: Final[dict[type, Callable[[ImageBuilder, Any], None]]] = {
     messages.ClearElrRecord: ImageBuilder._apply_clear_elr,
     messages.ClientQuotaRecord: ImageBuilder._apply_client_quota,
     messages.ConfigRecord: ImageBuilder._apply_config,
+    messages.DelegationTokenRecord: ImageBuilder._apply_delegation_token,
     messages.EndTransactionRecord: ImageBuilder._end_transaction,
     messages.FeatureLevelRecord: ImageBuilder._apply_feature_level,
     messages.FenceBrokerRecord: ImageBuilder._apply_fence_broker,
@@ -420,10 +442,13 @@ _APPLY: Final[dict[type, Callable[[ImageBuilder, Any], None]]] = {
     messages.ProducerIdsRecord: ImageBuilder._apply_producer_ids,
     messages.RegisterBrokerRecord: ImageBuilder._apply_register_broker,
     messages.RegisterControllerRecord: ImageBuilder._apply_register_controller,
+    messages.RemoveDelegationTokenRecord: ImageBuilder._apply_remove_delegation_token,
     messages.RemoveTopicRecord: ImageBuilder._apply_remove_topic,
+    messages.RemoveUserScramCredentialRecord: ImageBuilder._apply_remove_scram_credential,
     messages.TopicRecord: ImageBuilder._apply_topic,
     messages.UnfenceBrokerRecord: ImageBuilder._apply_unfence_broker,
     messages.UnregisterBrokerRecord: ImageBuilder._apply_unregister_broker,
+    messages.UserScramCredentialRecord: ImageBuilder._apply_scram_credential,
     messages.ZkMigrationStateRecord: ImageBuilder._apply_nothing,
     EpochBegan: ImageBuilder._apply_epoch,
 }

@@ -7,6 +7,7 @@ from operator import itemgetter
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from moldau.machines.access.scram import ScramCredential, ScramUser
 from moldau.model.ids import NO_EPOCH, NO_NODE, NO_OFFSET, NO_TOPIC_ID, Address, TopicId
 
 ELR_FEATURE: Final = "eligible.leader.replicas.version"
@@ -136,6 +137,19 @@ class ControllerImage:
 
 
 @dataclass(frozen=True, slots=True)
+class DelegationToken:
+    """A delegation token (KIP-48). Its HMAC follows from its id and the secret key of the brokers."""
+
+    token_id: str
+    owner: str
+    requester: str
+    renewers: tuple[str, ...]
+    issued_at_ms: int
+    expires_at_ms: int
+    expires_at_most_ms: int  # renewals included
+
+
+@dataclass(frozen=True, slots=True)
 class MetadataImage:
     """Everything in the metadata log up to and including `offset`. Mappings never change in place."""
 
@@ -149,6 +163,8 @@ class MetadataImage:
     features: Mapping[str, int] = field(default_factory=dict)
     next_producer_id: int = 0
     client_quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
+    scram_credentials: Mapping[ScramUser, ScramCredential] = field(default_factory=dict)
+    delegation_tokens: Mapping[str, DelegationToken] = field(default_factory=dict)
 
     def topic_id(self, name: str) -> TopicId:
         """Return a topic's id, all zeros if there is no such topic."""

@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
+from moldau.machines.access.scram import ScramUser
 from moldau.machines.decision import Decision, Response, respond
 from moldau.machines.metadata import (
     alter_partition,
@@ -10,6 +11,7 @@ from moldau.machines.metadata import (
     client_quotas,
     configs,
     controllers,
+    credentials,
     elect_leaders,
     features,
     heartbeats,
@@ -203,6 +205,11 @@ class MetadataMachine:
         self, broker_id: int, broker_epoch: int
     ) -> Decision[Record, producer_ids.ProducerIdBlock]:
         return producer_ids.decide_allocate_producer_ids(self.image, broker_id, broker_epoch)
+
+    def decide_alter_credentials(
+        self, deletions: Sequence[ScramUser], upsertions: Sequence[credentials.NewCredential]
+    ) -> Decision[Record, list[credentials.CredentialAltered]]:
+        return _bounded(credentials.decide_alter_credentials(self.image, deletions, upsertions))
 
     def decide_update_features(
         self, updates: Sequence[features.FeatureUpdate], *, validate_only: bool = False

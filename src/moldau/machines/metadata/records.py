@@ -34,6 +34,7 @@ Record = (
     | messages.ClearElrRecord
     | messages.ClientQuotaRecord
     | messages.ConfigRecord
+    | messages.DelegationTokenRecord
     | messages.EndTransactionRecord
     | messages.FeatureLevelRecord
     | messages.FenceBrokerRecord
@@ -43,10 +44,13 @@ Record = (
     | messages.ProducerIdsRecord
     | messages.RegisterBrokerRecord
     | messages.RegisterControllerRecord
+    | messages.RemoveDelegationTokenRecord
     | messages.RemoveTopicRecord
+    | messages.RemoveUserScramCredentialRecord
     | messages.TopicRecord
     | messages.UnfenceBrokerRecord
     | messages.UnregisterBrokerRecord
+    | messages.UserScramCredentialRecord
     | messages.ZkMigrationStateRecord
     | EpochBegan
 )

@@ -6,6 +6,8 @@ from moldau.machines.metadata.brokers import record_of
 from moldau.machines.metadata.client_quotas import quota_record
 from moldau.machines.metadata.configs import config_record
 from moldau.machines.metadata.controllers import record_of_controller
+from moldau.machines.metadata.credentials import record_of_credential
+from moldau.machines.metadata.delegation_tokens import record_of_token
 from moldau.machines.metadata.image import MetadataImage, PartitionImage, TopicImage
 from moldau.machines.metadata.records import Record
 from moldau.wire import messages
@@ -32,6 +34,10 @@ def records_of(image: MetadataImage) -> Iterator[Record]:
     if image.next_producer_id:
         # The broker that requested the last block no longer matters.
         yield messages.ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=image.next_producer_id)
+    for user, credential in image.scram_credentials.items():
+        yield record_of_credential(user, credential)
+    for token in image.delegation_tokens.values():
+        yield record_of_token(token)
 
 
 def _partition_record(topic: TopicImage, index: int, partition: PartitionImage) -> messages.PartitionRecord:
