@@ -112,8 +112,16 @@ class Cluster:
     def leaders(self, topic: str, seen_by: int | None = None) -> list[int]:
         return [each.leader for each in self._witness(seen_by).broker.image.topics[topic].partitions]
 
-    async def create(self, topic: str, partitions: int = 1, replicas: int = 3, *, through: int | None = None) -> None:
-        talker = await self.connect(min(self.nodes) if through is None else through)
+    async def create(
+        self,
+        topic: str,
+        partitions: int = 1,
+        replicas: int = 3,
+        *,
+        through: int | None = None,
+        talker: Talker | None = None,
+    ) -> None:
+        talker = talker or await self.connect(min(self.nodes) if through is None else through)
         asked = CreateTopicsRequest.CreatableTopic(name=topic, num_partitions=partitions, replication_factor=replicas)
         answer = await talker.ask(7, CreateTopicsRequest(topics=[asked]))
         assert answer.topics[0].error_code == 0, answer

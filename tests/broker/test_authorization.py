@@ -13,7 +13,7 @@ from moldau.model.errors import ErrorCode
 from moldau.model.ids import Address
 from moldau.wire import messages as m
 
-OPEN_TO_ALL = {"ApiVersions"}
+OPEN_TO_ALL = {"ApiVersions", "SaslAuthenticate", "SaslHandshake"}
 AUTHORIZATION_ERRORS = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
@@ -160,6 +160,10 @@ REQUESTS: dict[str, Callable[[], Any]] = {
     "ListConfigResources": lambda: m.ListConfigResourcesRequest(),
     "CreatePartitions": lambda: m.CreatePartitionsRequest(
         topics=[m.CreatePartitionsRequest.CreatePartitionsTopic(name="t", count=5, assignments=None)]
+    ),
+    "DescribeUserScramCredentials": lambda: m.DescribeUserScramCredentialsRequest(users=None),
+    "AlterUserScramCredentials": lambda: m.AlterUserScramCredentialsRequest(
+        deletions=[m.AlterUserScramCredentialsRequest.ScramCredentialDeletion(name="alice", mechanism=1)]
     ),
     "IncrementalAlterConfigs": lambda: m.IncrementalAlterConfigsRequest(
         resources=[m.IncrementalAlterConfigsRequest.AlterConfigsResource(resource_type=4, resource_name="1")]

@@ -21,7 +21,7 @@ NEWEST = (codec.versions(API_VERSIONS) or (0, 0))[1]
 
 
 def conversation(settings: ClientSettings = SETTINGS, authentication: Authentication | None = None) -> ClientConnection:
-    return ClientConnection("broker:9092", settings, authentication)
+    return ClientConnection("broker:9092", settings, lambda: authentication)
 
 
 def frame_of(pieces: list[Any]) -> memoryview:

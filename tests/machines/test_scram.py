@@ -1,4 +1,4 @@
-"""SCRAM exchanges: both sides together, the vectors of the RFC, and messages that nobody should send."""
+"""SCRAM exchanges: both sides together, the vectors of the RFC, and malformed messages."""
 
 from base64 import b64decode, b64encode
 
@@ -65,16 +65,16 @@ def test_both_sides_authenticate_each_other(mechanism: ScramMechanism, name: str
     assert (outcome.name, outcome.is_by_token, outcome.expires_at_ms) == (name, False, None)
 
 
-@pytest.mark.parametrize(("name", "password"), [("user", "pen"), ("nobody", "pencil"), ("nobody", "")])
+@pytest.mark.parametrize(("name", "password"), [("user", "pen"), ("unknown", "pencil"), ("unknown", "")])
 def test_wrong_password_and_unknown_user_fail_at_the_same_step(name: str, password: str) -> None:
     with pytest.raises(AuthenticationFailed, match=r"^$"):
         authenticate(server(), name, password)
 
 
 def test_unknown_user_has_the_same_salt_at_each_attempt() -> None:
-    first = f"n,,n=nobody,r={CLIENT_NONCE}".encode()
+    first = f"n,,n=unknown,r={CLIENT_NONCE}".encode()
     assert server().step(first) == server().step(first)
-    other = server().step(f"n,,n=nobody2,r={CLIENT_NONCE}".encode())
+    other = server().step(f"n,,n=unknown2,r={CLIENT_NONCE}".encode())
     assert isinstance(other, Challenge)
     assert server().step(first) != other
 

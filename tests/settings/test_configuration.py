@@ -136,7 +136,7 @@ def test_unsupported_authorizer_is_a_warning() -> None:
 @pytest.mark.parametrize(
     ("override", "word"),
     [
-        ("listeners=SSL://localhost:9093", "only PLAINTEXT is supported"),
+        ("listeners=SSL://localhost:9093", "only PLAINTEXT and SASL_PLAINTEXT are supported"),
         ("log.dirs=/a,/b", "several directories"),
         ("listeners=localhost:9092", "NAME://host:port"),
         ("advertised.listeners=PLAINTEXT://0.0.0.0:9092", "nonroutable"),

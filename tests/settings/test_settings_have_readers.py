@@ -31,6 +31,8 @@ READ_BY_THEIR_CLASS = {
     "max_compaction_lag_ms",
     "message_timestamp_type",
     "replica_selector_class",
+    "sasl_jaas_config",
+    "sasl_server_callback_handler_class",
     "segment_bytes",
     "segment_ms",
 }

@@ -35,7 +35,7 @@ from moldau.broker.partitions.table import Partitions
 from moldau.broker.partitions.write_coalescer import WriteCoalescer
 from moldau.broker.replicas.replicas import Replicas
 from moldau.broker.runtime.loop_stalls import LoopStalls
-from moldau.broker.runtime.meters import TrafficMeter
+from moldau.broker.runtime.meters import AuthenticationMeter, TrafficMeter
 from moldau.broker.runtime.rate_limited_logger import RateLimitedLogger
 from moldau.broker.transactions.transaction_coordinator import Transactions
 from moldau.client.errors import check
@@ -71,6 +71,7 @@ class Broker:
         store: LogStore,
         metadata: MetadataDriver,
         peers: Peers,
+        controllers: Peers,
         on_failure: Callable[[str, BaseException], None],
         incarnation_id: bytes,
         inter_broker_listener: str = "",
@@ -95,11 +96,12 @@ class Broker:
         self.bugs = 0
         self.limited_logger = RateLimitedLogger(ports.clock, logger)
         self.traffic = TrafficMeter()
+        self.authentication_meter = AuthenticationMeter()
         self.controller_listeners = tuple(name.upper() for name in settings.controller_listeners)
         self.incarnation_id = incarnation_id  # new for each run of the process
         self.inter_broker_listener = inter_broker_listener
         self.peers = peers
-        self.controller = ControllerChannel(self, peers)
+        self.controller = ControllerChannel(self, controllers)
         self.failure_detector = FailureDetector(self)
         self.supported_features: Mapping[str, VersionRange] = SUPPORTED_FEATURES
         self._has_joined = False  # its registration is in the image: partitions follow the metadata

@@ -1,16 +1,21 @@
 """One connection to a broker as a sans-IO state machine: takes frames and time, returns effects.
 
     CONNECTING --opened--> NEGOTIATING --ApiVersions--> [AUTHENTICATING] --> READY --lost, broken or timed out--> CLOSED
+                                                              ^                 |
+                                                              +-session is over-+
 
 Requests may be submitted in any phase; they are queued until READY and until fewer than the limit are in flight.
 Responses arrive in request order (the protocol guarantees it), so a wrong correlation id means a broken stream. A
 response timeout closes the connection: every later response would be stuck behind the missing one.
+
+A session that the broker limits is renewed before the first request that is sent late in its lifetime (KIP-368).
+Requests that are in flight then get their responses meanwhile; the others wait.
 """
 
 import math
 import struct
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
@@ -19,13 +24,15 @@ from moldau import __version__
 from moldau.client.errors import ConnectionLost, ResponseTimeout, TooManyPendingRequests, error_of
 from moldau.client.security import Authentication
 from moldau.client.settings import ClientSettings
-from moldau.model.errors import ErrorCode, KafkaError, UnsupportedVersion
+from moldau.machines.access.exchange import Derive
+from moldau.model.errors import ErrorCode, KafkaError, SaslAuthenticationFailed, UnsupportedVersion
 from moldau.model.ports import Piece
 from moldau.wire import codec, framing, messages
 
 API_VERSIONS: Final = 18
 PRODUCE: Final = 0
 CORRELATION_ID_MAX: Final = 2**31 - 1
+RENEWED_AFTER: Final = 0.85  # of its lifetime, a session is renewed; as in Kafka's clients, without their jitter
 
 _INT32 = struct.Struct(">i")
 _INT16 = struct.Struct(">h")
@@ -69,7 +76,7 @@ class Close:
     reason: str
 
 
-Effect = SendFrame | Deliver | Fail | Close
+Effect = SendFrame | Deliver | Fail | Derive | Close
 
 
 @dataclass(slots=True)
@@ -89,13 +96,22 @@ class _PendingRequest:
 class ClientConnection:
     """The protocol state of one connection: negotiated versions, pending requests and their deadlines."""
 
-    def __init__(self, peer: str, settings: ClientSettings, authentication: Authentication | None = None) -> None:
+    def __init__(
+        self,
+        peer: str,
+        settings: ClientSettings,
+        authenticate: Callable[[], Authentication | None] = lambda: None,
+    ) -> None:
+        """`authenticate` starts an exchange, or returns None if the broker requires none."""
         self.phase = Phase.CONNECTING
         self.versions: Mapping[int, tuple[int, int]] = {}
         self.features: Mapping[str, int] = {}
         self._peer = peer
         self._settings = settings
-        self._authentication = authentication
+        self._authenticate = authenticate
+        self._authentication: Authentication | None = None
+        self._lifetime_ms = 0
+        self._renew_at_ms = math.inf
         self._queued: deque[_PendingRequest] = deque()
         self._in_flight: deque[_PendingRequest] = deque()
         self._next_correlation_id = 0
@@ -151,7 +167,7 @@ class ClientConnection:
     ) -> tuple[int, int] | None:
         """Return version and correlation id of a request that its caller encodes; None if it cannot be sent now."""
         has_room = not self._queued and len(self._in_flight) < self._settings.requests_in_flight_max
-        if self.phase is not Phase.READY or not has_room or now_ms < self._throttled_until_ms:
+        if self.phase is not Phase.READY or not has_room or not self._throttled_until_ms <= now_ms < self._renew_at_ms:
             return None
         oldest, newest = versions
         try:
@@ -170,7 +186,10 @@ class ClientConnection:
 
     def complete_raw(self, frame: memoryview) -> bool:
         """Complete the oldest request, whose caller decoded the frame; False if the frame is not its response."""
-        if self.phase is not Phase.READY or _INT32.unpack_from(frame)[0] != self._in_flight[0].correlation_id:
+        if (
+            self.phase not in (Phase.READY, Phase.AUTHENTICATING)
+            or _INT32.unpack_from(frame)[0] != self._in_flight[0].correlation_id
+        ):
             return False
         self._in_flight.popleft()
         return True
@@ -275,7 +294,7 @@ class ClientConnection:
         self.versions = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
         self._negotiated.clear()
         self.features = {each.name: each.max_version_level for each in response.finalized_features or ()}
-        return self._authenticate(now_ms)
+        return self._begin_authentication(now_ms)
 
     def _step_down(self, version: int, body: memoryview, now_ms: float) -> list[Effect]:
         if version == 0:
@@ -290,21 +309,36 @@ class ClientConnection:
 
     # Authentication
 
-    def _authenticate(self, now_ms: float) -> list[Effect]:
+    def _begin_authentication(self, now_ms: float) -> list[Effect]:
+        self._authentication = self._authenticate()
         if self._authentication is None:
             return self._become_ready(now_ms)
         self.phase = Phase.AUTHENTICATING
+        self._lifetime_ms = 0
         return self._continue_authentication(None, now_ms)
 
     def _continue_authentication(self, response: Any, now_ms: float) -> list[Effect]:
         assert self._authentication is not None
+        self._lifetime_ms = getattr(response, "session_lifetime_ms", 0) or self._lifetime_ms
         try:
             request = self._authentication.send(response)
+            if isinstance(request, Derive):
+                return [request]
             return self._send_internal(request, self.version_for(request.API_KEY), now_ms)
         except StopIteration:
+            lifetime_ms = self._lifetime_ms
+            self._renew_at_ms = now_ms + lifetime_ms * RENEWED_AFTER if lifetime_ms > 0 else math.inf
             return self._become_ready(now_ms)
         except KafkaError as error:
             return self._end_with(error)
+
+    def derived(self, result: Any, now_ms: float) -> list[Effect]:
+        """The work of `Derive` is done; an exception is its result if it failed."""
+        if self.phase is not Phase.AUTHENTICATING:
+            return []
+        if isinstance(result, Exception):
+            return self._end_with(result if isinstance(result, KafkaError) else SaslAuthenticationFailed(str(result)))
+        return self._continue_authentication(result, now_ms)
 
     def _become_ready(self, now_ms: float) -> list[Effect]:
         self.phase = Phase.READY
@@ -322,6 +356,9 @@ class ClientConnection:
         effects: list[Effect] = []
         if self.phase is not Phase.READY or now_ms < self._throttled_until_ms:
             return effects
+        if self._queued and now_ms >= self._renew_at_ms:
+            self._renew_at_ms = math.inf
+            return self._begin_authentication(now_ms)
         while self._queued and len(self._in_flight) < self._settings.requests_in_flight_max:
             effects.extend(self._send(self._queued.popleft(), now_ms))
         return effects
@@ -407,8 +444,11 @@ class ClientConnection:
         return self._finish([*fails], reason)
 
     def _end_with(self, error: KafkaError) -> list[Effect]:
-        fails = [Fail(each.ticket, error) for each in self._queued if each.ticket is not None]
-        return self._finish([*fails], f"{self._peer} rejected the authentication: {error.message}")
+        reason = f"{self._peer} rejected the authentication: {error.message}"
+        sent = [each.ticket for each in self._in_flight if each.ticket is not None]
+        fails = [Fail(ticket, ConnectionLost(reason, was_sent=True)) for ticket in sent]
+        fails += [Fail(each.ticket, error) for each in self._queued if each.ticket is not None]
+        return self._finish([*fails], reason)
 
     def _finish(self, effects: list[Effect], reason: str) -> list[Effect]:
         self._in_flight.clear()

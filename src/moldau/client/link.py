@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from moldau.client.connection import ClientConnection, Close, Deliver, Effect, Fail, Phase, SendFrame
-from moldau.client.errors import ResponseTimeout
+from moldau.client.errors import ConnectionLost, ResponseTimeout
 from moldau.client.settings import ClientSettings
+from moldau.machines.access.exchange import Derive
 from moldau.model.ids import Address
 from moldau.model.ports import Clock, Connection, Network
 from moldau.model.units import MiB
@@ -43,7 +44,7 @@ class Link:
         self._clock = clock
         self._settings = settings
         self._client_id = (settings.client_id or "").encode()
-        self._protocol = ClientConnection(str(address), settings, settings.security.authentication(address))
+        self._protocol = ClientConnection(str(address), settings, lambda: settings.security.authentication(address))
         self._connection: Connection | None = None
         self._handlers: dict[int, _Handler] = {}
         self._next_ticket = 0
@@ -52,6 +53,8 @@ class Link:
         self._is_graceful = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = math.inf
+        self._deriving: asyncio.Task[None] | None = None
+        self._opened: asyncio.Future[None] | None = None
         self._drained = asyncio.Event()
         self._closed = asyncio.Event()
 
@@ -69,18 +72,30 @@ class Link:
         """The finalized features by name; empty until versions are negotiated."""
         return self._protocol.features
 
-    async def open(self, network: Network) -> None:
-        """Connect; `OSError` on failure or timeout. Requests submitted meanwhile are queued."""
+    async def open(self, network: Network, *, until_authenticated: bool = False) -> None:
+        """Connect; `OSError` on failure or timeout. Requests submitted meanwhile are queued.
+
+        With `until_authenticated`, a rejected authentication is such a failure too.
+        """
         timeout_limit_ms = self._settings.connect_timeout_ms
         try:
             async with asyncio.timeout(timeout_limit_ms / 1000):
                 await network.connect(self.address, self, self._settings.frame_bytes_max, self._settings.security.tls)
+                if until_authenticated and self._settings.security.sasl is not None:
+                    await self._wait_until_authenticated()
         except TimeoutError:
             self._drop("connection timed out")
             raise TimeoutError(f"connection timed out after {timeout_limit_ms / 1000:g} s") from None
         except BaseException as error:
             self._drop(str(error))
             raise
+
+    async def _wait_until_authenticated(self) -> None:
+        if self._protocol.phase is not Phase.READY:
+            self._opened = asyncio.get_running_loop().create_future()
+            if self.is_closed:
+                raise ConnectionLost("the authentication was rejected", was_sent=False)
+            await self._opened
 
     def send(
         self,
@@ -249,6 +264,8 @@ class Link:
                 self._perform(self._effects.popleft())
         finally:
             self._is_running = False
+        if self._opened is not None and self._protocol.phase is Phase.READY and not self._opened.done():
+            self._opened.set_result(None)
         self._set_timer()
 
     def _perform(self, effect: Effect) -> None:
@@ -260,8 +277,25 @@ class Link:
                 self._handlers.pop(ticket).on_response(response)
             case Fail(ticket, error):
                 self._handlers.pop(ticket).on_error(error)
-            case Close():
+            case Derive():
+                self._derive(effect)
+            case Close(reason):
+                if self._opened is not None and not self._opened.done():
+                    self._opened.set_exception(ConnectionLost(reason, was_sent=False))
                 self._close_connection(is_graceful=self._is_graceful)
+
+    def _derive(self, derive: Derive) -> None:
+        """Derive a key outside the event loop, where there is an executor."""
+        executor = self._settings.security.executor
+        if executor is None:
+            self._effects.extend(self._protocol.derived(_result_of(derive), self._now_ms()))
+            return
+
+        async def run() -> None:
+            result = await executor.run(_result_of, derive)
+            self._run(self._protocol.derived(result, self._now_ms()))
+
+        self._deriving = asyncio.get_running_loop().create_task(run())
 
     def abort(self) -> None:
         """Close now and drop the queued bytes."""
@@ -302,3 +336,11 @@ class Link:
 
     def _now_ms(self) -> float:
         return self._clock.monotonic_ms()
+
+
+def _result_of(derive: Derive) -> Any:
+    """Run the work; an exception is a result, because it belongs to the authentication."""
+    try:
+        return derive.work(*derive.arguments)
+    except Exception as error:
+        return error

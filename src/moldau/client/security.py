@@ -6,9 +6,11 @@ from typing import Any, Final, Protocol
 
 from moldau.model.ids import Address
 from moldau.model.listeners import SecurityProtocol
+from moldau.model.ports import Executor
 from moldau.model.tls import TlsSettings
 
-# Yields the requests to send, receives each response, returns once authenticated; raises KafkaError if rejected.
+# Yields the requests to send and receives each response; yields `Derive` for work that takes long and receives its
+# result. Returns once authenticated; raises KafkaError if rejected.
 Authentication = Generator[Any, Any, None]
 
 
@@ -30,6 +32,7 @@ class ClientSecurity:
     protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     tls: TlsSettings | None = None  # set if and only if the protocol is SSL or SASL_SSL
     sasl: SaslClient | None = field(default=None, repr=False)  # set if and only if it is SASL_…
+    executor: Executor | None = field(default=None, repr=False)  # derives keys; without it, the event loop does
 
     def authentication(self, address: Address) -> Authentication | None:
         """Return the SASL exchange of a new connection, if there is one."""

@@ -25,6 +25,10 @@ class SecurityProtocol(Enum):
     SASL_PLAINTEXT = 2
     SASL_SSL = 3
 
+    @property
+    def needs_sasl(self) -> bool:
+        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
 
 @dataclass(frozen=True, slots=True)
 class Listener:

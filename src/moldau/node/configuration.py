@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from moldau.broker.authentication.mechanisms import check_listener
 from moldau.broker.configs.broker_settings import BrokerSettings
 from moldau.broker.configs.declarations import BROKER_SETTINGS, TOPIC_SETTINGS, broker_setting, unknown
 from moldau.broker.configs.topic_defaults import SYNONYMS
@@ -11,6 +12,7 @@ from moldau.model.errors import InvalidConfig
 from moldau.model.kafka_settings import is_removed
 from moldau.model.listeners import Listeners, SecurityProtocol, resolve_listeners
 from moldau.model.quorum import BROKER, CONTROLLER, Quorum, resolve_quorum
+from moldau.node.peer_security import peer_securities
 from moldau.node.properties import Entry, read_override, read_properties, read_toml
 
 
@@ -55,7 +57,8 @@ def load_configuration(files: Iterable[tuple[str, str]] = (), overrides: Iterabl
             settings.quorum_bootstrap_servers,
             listeners,
         )
-        _check_supported(settings, listeners)
+        _check_supported(settings, listeners, texts)
+        peer_securities(Configuration(settings, listeners, texts, quorum=quorum))
     except InvalidConfig as error:
         raise InvalidConfig(_located(str(error), configured)) from None
     warnings = (*_repeated(entries), *_ignored(configured), *_unprotected(texts), *listeners.warnings)
@@ -128,13 +131,16 @@ def _listeners(settings: BrokerSettings, texts: Mapping[str, str]) -> Listeners:
     )
 
 
-def _check_supported(settings: BrokerSettings, listeners: Listeners) -> None:
+def _check_supported(settings: BrokerSettings, listeners: Listeners, texts: Mapping[str, str]) -> None:
     """Reject settings that the node cannot honour."""
     for listener in listeners.bound:
-        if listener.protocol is not SecurityProtocol.PLAINTEXT:
+        if listener.protocol in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL):
             raise InvalidConfig(
-                f"Listener {listener.name} uses {listener.protocol.name}, but only PLAINTEXT is supported."
+                f"Listener {listener.name} uses {listener.protocol.name}, but only PLAINTEXT and SASL_PLAINTEXT "
+                "are supported."
             )
+        if listener.protocol.needs_sasl:
+            check_listener(listener.name, texts)
     if len(settings.folders) > 1:
         raise InvalidConfig("log.dirs has several directories, but only one is supported.")
 

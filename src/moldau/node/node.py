@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 from moldau.broker.access import Authorizer
+from moldau.broker.authentication.mechanisms import Credentials, ListenerMechanisms
 from moldau.broker.broker import Broker
 from moldau.broker.cluster.peers import Peers
 from moldau.broker.configs.validation import ConfigValidator
@@ -13,6 +14,7 @@ from moldau.broker.drivers.membership import Membership, fixed_voters
 from moldau.broker.drivers.metadata import MetadataDriver
 from moldau.broker.handlers.table import served_apis
 from moldau.broker.metrics.endpoint import MetricsEndpoint
+from moldau.broker.network.authentication import GateHost
 from moldau.broker.network.listeners import Listeners
 from moldau.broker.partitions.log_store import LogStore
 from moldau.broker.requests.router import LocalHandler, Routers
@@ -25,6 +27,7 @@ from moldau.model.ports import Listener, Ports
 from moldau.model.units import SECOND_MS
 from moldau.node.configuration import Configuration
 from moldau.node.identity import identify, random_id
+from moldau.node.peer_security import peer_securities
 from moldau.storage.files import SyncFailed
 from moldau.storage.log_dir import LogDir
 from moldau.wire.messages import BrokerRegistrationRequest, ControllerRegistrationRequest
@@ -101,7 +104,7 @@ class Node:
             has_sync_failure=self._has_failed_sync,
             producer_expiration_ms=lambda: self.broker.settings.producer_id_expiration_ms,
         )
-        self._peers = Peers(ports.network, ports.clock, f"node-{settings.node_id}")
+        self._peers, self._controllers = self._make_peers()
         self._metadata = self._make_metadata()
         self.broker = Broker(
             ports,
@@ -112,6 +115,7 @@ class Node:
             store,
             self._metadata,
             self._peers,
+            self._controllers,
             self._failed,
             self._incarnation_id(),
             self._configuration.listeners.inter_broker,
@@ -119,7 +123,31 @@ class Node:
         )
         self.routers = Routers(served_apis(), self.broker.controller_listeners)
         self.broker.local = LocalHandler(self.broker, self.routers)
-        self._listeners = Listeners(self.broker, self.routers, ports.network)
+        self._listeners = Listeners(self.broker, self.routers, ports.network, self._gates())
+
+    def _make_peers(self) -> tuple[Peers, Peers]:
+        """The connections to other brokers, and those to controllers: they may be secured in different ways."""
+        configuration, ports = self._configuration, self._ports
+        client_id = f"node-{configuration.settings.node_id}"
+        made = [
+            Peers(ports.network, ports.clock, client_id, security=security)
+            for security in peer_securities(configuration, ports.random.randbytes, ports.executor)
+        ]
+        return made[0], made[1]
+
+    def _gates(self) -> dict[str, GateHost]:
+        """What authenticates the connections of each SASL listener."""
+        settings, ports = self._configuration.settings, self._ports
+        credentials = Credentials(
+            lambda: self.broker.image, ports.clock, ports.random, settings.delegation_token_secret_key
+        )
+        meter = self.broker.authentication_meter
+        gates = {}
+        for each in self._configuration.listeners.bound:
+            if each.protocol.needs_sasl:
+                mechanisms = ListenerMechanisms(each.name, lambda: self.broker.texts, credentials)
+                gates[each.name] = GateHost(mechanisms, ports.clock, ports.executor, meter)
+        return gates
 
     def _incarnation_id(self) -> bytes:
         """Return a new id, unless the last run ended before its registration was confirmed."""
@@ -150,7 +178,7 @@ class Node:
             executor=ports.executor,
             clock=ports.clock,
             random=ports.random,
-            peers=self._peers,
+            peers=self._controllers,
             rules=ConfigValidator(self._configuration.texts),
             log_settings=settings,
             machine_settings=self._machine_settings,
@@ -187,6 +215,7 @@ class Node:
         except BaseException:
             await self._listeners.close()
             await self._peers.close()
+            await self._controllers.close()
             raise
         self._metrics = await self._serve_metrics()
         self._listeners.open()
@@ -292,6 +321,7 @@ class Node:
         await self._metadata.close()
         await self._listeners.close()
         await self._peers.close()
+        await self._controllers.close()
         if self.broker.partitions.are_all_open:
             self._log_dir.mark_clean_shutdown(NO_EPOCH if self._lifecycle is None else self._lifecycle.epoch)
         else:

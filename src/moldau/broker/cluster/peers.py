@@ -145,7 +145,7 @@ class Peers:
         link = Link(address, self._clock, self._settings, on_lost=lambda reason: self._lost(address, reason))
         try:
             await asyncio.sleep(max(0.0, route.try_at_ms - self._clock.monotonic_ms()) / 1000)
-            await link.open(self._network)
+            await link.open(self._network, until_authenticated=True)
         except OSError as error:
             self._hold_off(route)
             raise cannot_reach([(address, error)]) from error

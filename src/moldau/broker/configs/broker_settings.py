@@ -11,6 +11,7 @@ from moldau.broker.configs.controller_settings import LeadershipSettings, Lifecy
 from moldau.broker.configs.group_settings import LagSettings, OffsetsTopicSettings
 from moldau.broker.configs.quorum_settings import MemberSettings
 from moldau.broker.configs.replica_settings import ReplicaSettings
+from moldau.broker.configs.sasl_settings import SaslSettings, TokenSettings
 from moldau.broker.configs.topic_defaults import log_defaults
 from moldau.broker.configs.transaction_settings import PartitionVerificationSettings, StateTopicSettings
 from moldau.machines.groups.settings import GroupSettings
@@ -184,6 +185,14 @@ class NetworkSettings:
         10 * MINUTE_MS,
         at_least=-1,
         doc="A connection that is idle for this long is closed; -1: never.",
+    )
+
+    unauthenticated_connections_max: int = setting(
+        "moldau.max.unauthenticated.connections",
+        1000,
+        kind=Kind.INT,
+        at_least=1,
+        doc="Beyond this many connections that have not authenticated, the oldest of them is closed.",
     )
 
     def connections_max_of(self, host: str) -> int:
@@ -405,6 +414,8 @@ class BrokerSettings(
     MemberSettings,
     MetadataLogSettings,
     ObservabilitySettings,
+    SaslSettings,
+    TokenSettings,
 ):
     """All settings of one broker; `log_defaults` are the defaults of topic settings.
 

@@ -17,6 +17,7 @@ from moldau.broker.handlers import (
     alter_partition,
     alter_partition_reassignments,
     alter_replica_log_dirs,
+    alter_user_scram_credentials,
     api_versions,
     assign_replicas_to_dirs,
     begin_quorum_epoch,
@@ -39,6 +40,7 @@ from moldau.broker.handlers import (
     describe_quorum,
     describe_topic_partitions,
     describe_transactions,
+    describe_user_scram_credentials,
     elect_leaders,
     end_quorum_epoch,
     end_txn,
@@ -63,6 +65,8 @@ from moldau.broker.handlers import (
     offset_for_leader_epoch,
     produce,
     remove_raft_voter,
+    sasl_authenticate,
+    sasl_handshake,
     sync_group,
     txn_offset_commit,
     unregister_broker,
@@ -88,6 +92,7 @@ from moldau.wire.messages import (
     DescribeClusterResponse,
     DescribeLogDirsResponse,
     DescribeQuorumResponse,
+    DescribeUserScramCredentialsResponse,
     EndQuorumEpochResponse,
     EndTxnResponse,
     EnvelopeResponse,
@@ -100,6 +105,8 @@ from moldau.wire.messages import (
     ListTransactionsResponse,
     OffsetDeleteResponse,
     RemoveRaftVoterResponse,
+    SaslAuthenticateResponse,
+    SaslHandshakeResponse,
     SyncGroupResponse,
     UnregisterBrokerResponse,
     UpdateRaftVoterResponse,
@@ -180,7 +187,15 @@ def _controller(
 
 def served_apis() -> list[Api]:
     """A new table for one broker, with its meters at zero."""
-    apis = [*_topic_apis(), *_group_apis(), *_transaction_apis(), *_cluster_apis(), *_node_apis(), *_quorum_apis()]
+    apis = [
+        *_topic_apis(),
+        *_group_apis(),
+        *_transaction_apis(),
+        *_cluster_apis(),
+        *_node_apis(),
+        *_quorum_apis(),
+        *_sasl_apis(),
+    ]
     for api in apis:
         if api.name == "Produce":
             api.advertised_from = PRODUCE_ADVERTISED_FROM
@@ -302,6 +317,23 @@ def _node_apis() -> list[Api]:
         _internal(
             73, "AssignReplicasToDirs", 0, 0, assign_replicas_to_dirs, with_error_code(AssignReplicasToDirsResponse)
         ),
+    ]
+
+
+def _sasl_apis() -> list[Api]:
+    """Authentication, and credentials of users. The gate of a connection handles the first two before it is open."""
+    return [
+        _any_listener(17, "SaslHandshake", 0, 1, sasl_handshake, with_error_code(SaslHandshakeResponse)),
+        _any_listener(36, "SaslAuthenticate", 0, 2, sasl_authenticate, with_error_code(SaslAuthenticateResponse)),
+        _api(
+            50,
+            "DescribeUserScramCredentials",
+            0,
+            0,
+            describe_user_scram_credentials,
+            with_error_code(DescribeUserScramCredentialsResponse),
+        ),
+        _controller(51, "AlterUserScramCredentials", 0, 0, alter_user_scram_credentials),
     ]
 
 

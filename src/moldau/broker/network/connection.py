@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from moldau.broker.access import ANONYMOUS
+from moldau.broker.network.authentication import SaslGate
 from moldau.broker.network.host import NetworkHost
 from moldau.broker.network.response_queue import PendingResponse, ResponseQueue
 from moldau.broker.network.taskless_handler import TasklessHandler, resume
@@ -25,8 +26,10 @@ from moldau.model.errors import KafkaError, StorageFailed
 from moldau.model.ports import Connection, Piece
 from moldau.wire.codec import Malformed
 from moldau.wire.framing import RequestHeader, frame_response, parse_request_header
+from moldau.wire.messages import SaslHandshakeRequest, SaslHandshakeResponse
 
 if TYPE_CHECKING:
+    from moldau.broker.network.authentication import GateHost
     from moldau.broker.network.connection_limits import ConnectionLimits
     from moldau.broker.requests.fast_path import FastPath, RequestQuota
     from moldau.broker.requests.router import Api, Router
@@ -51,9 +54,12 @@ class ServedConnection:
         "_limits",
         "_listener",
         "_router",
+        "_suspended",
         "_transport",
         "_waiting",
+        "gate",
         "has_requested_metadata",
+        "is_token_authenticated",
         "last_active_ms",
         "peer",
         "principal",
@@ -62,7 +68,15 @@ class ServedConnection:
         "when_lost",
     )
 
-    def __init__(self, broker: NetworkHost, router: "Router", listener: str, limits: "ConnectionLimits") -> None:
+    def __init__(
+        self,
+        broker: NetworkHost,
+        router: "Router",
+        listener: str,
+        limits: "ConnectionLimits",
+        sasl: "GateHost | None" = None,
+    ) -> None:
+        """`sasl` if the listener requires authentication by SASL."""
         self._broker = broker
         self._listener = listener
         self._router = router
@@ -77,6 +91,9 @@ class ServedConnection:
             None  # last_active_ms, and when a partial frame was first seen
         )
         self._closing_ms: float | None = None
+        self.gate = SaslGate(self, sasl) if sasl is not None else None
+        self._suspended: dict[int, FastPath] = {}  # the fast paths, while the gate is closed
+        self.is_token_authenticated = False
         self.principal = ANONYMOUS  # does not change once a fast path has cached a request
         self.quota: RequestQuota | None = None  # None: unlimited
         self.when_lost: Callable[[], None] | None = None  # called when the connection closes
@@ -91,6 +108,8 @@ class ServedConnection:
         transport.on_turn_end = self._turn_ended
         self.peer = transport.peer.host
         self.last_active_ms = self._broker.clock.monotonic_ms()
+        if self.gate is not None:
+            self.gate.connected()
         reason = self._limits.admit(self)
         if reason:
             self._broker.limited_logger.write("rejected", f"Rejected a connection from {transport.peer}: {reason}")
@@ -112,6 +131,9 @@ class ServedConnection:
                 return
             self._leave_fast_path()
         started_ms = self.last_active_ms = self._broker.clock.monotonic_ms()
+        gate = self.gate
+        if gate is not None and not gate.is_open and gate.handle(frame):
+            return
         try:
             header, position = parse_request_header(frame)
         except Malformed as error:
@@ -197,12 +219,33 @@ class ServedConnection:
         self._limits.remove(self)
         if self.when_lost is not None:
             self.when_lost()
-        for fast_path in self._fast_paths.values():
+        if self.gate is not None:
+            self.gate.disconnected()
+        for fast_path in (*self._fast_paths.values(), *self._suspended.values()):
             fast_path.close()
         waiting, self._waiting = self._waiting, {}
         for handler in waiting:
             handler.cancel()
         self.responses.clear()
+
+    # -- authentication
+
+    def reauthenticate(self, request: SaslHandshakeRequest, version: int) -> SaslHandshakeResponse | None:
+        """Begin a re-authentication; None if this connection must not authenticate again now."""
+        return None if self.gate is None else self.gate.begin_again(request, version)
+
+    def was_authenticated(self) -> None:
+        """The gate opened for the first time."""
+        self._limits.authenticated(self)
+
+    def suspend_fast_paths(self) -> None:
+        """Show every request to the gate."""
+        self._leave_fast_path()
+        self._suspended, self._fast_paths = {**self._suspended, **self._fast_paths}, {}
+
+    def restore_fast_paths(self) -> None:
+        """The gate is open again, for the same principal."""
+        self._suspended, self._fast_paths = {}, self._suspended
 
     # -- one request
 
@@ -370,6 +413,8 @@ class ServedConnection:
         if self._closing_ms is not None:
             if now_ms - self._closing_ms > CLOSING_MS_MAX:
                 self.transport.abort()
+        elif self.gate is not None and self.gate.is_overdue(now_ms):
+            self.close_with_error("authentication", "it did not authenticate in time")
         elif self._is_stuck_in_frame(now_ms):
             self.close_with_error("slow", f"no complete request within {FRAME_MS_MAX / 1000:.0f} seconds")
         elif 0 <= idle_ms < now_ms - self.last_active_ms and not self.responses:
@@ -391,4 +436,5 @@ class ServedConnection:
         self.responses.pause()
 
     def resume(self) -> None:
+        """Read again. The time to authenticate starts with the first frame that can be read."""
         self.responses.pause_if_full()

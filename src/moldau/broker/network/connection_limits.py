@@ -23,6 +23,7 @@ class ConnectionLimits:
         self._settings = settings
         self._connections: dict[ServedConnection, None] = {}
         self._per_address: Counter[str] = Counter()
+        self._unauthenticated: dict[ServedConnection, None] = {}  # the oldest first
         self._timer: asyncio.TimerHandle | None = None
         self._is_open = False
         self.rejected = 0
@@ -43,9 +44,29 @@ class ConnectionLimits:
             return "this address has reached its limit (max.connections.per.ip)"
         if not self._is_open:
             connection.pause()
+        if connection.gate is not None:
+            self._unauthenticated[connection] = None
+            self._limit_unauthenticated(settings.unauthenticated_connections_max)
         return None
 
+    def _limit_unauthenticated(self, count_max: int) -> None:
+        """Close the oldest connection in excess: clients authenticate at once, so the oldest is the least useful."""
+        if len(self._unauthenticated) > count_max:
+            oldest = next(iter(self._unauthenticated))
+            del self._unauthenticated[oldest]
+            self.rejected += 1
+            oldest.close_with_error(
+                "unauthenticated",
+                f"there are {count_max} newer connections without authentication "
+                "(moldau.max.unauthenticated.connections)",
+            )
+
+    def authenticated(self, connection: ServedConnection) -> None:
+        """The connection no longer counts as unauthenticated."""
+        self._unauthenticated.pop(connection, None)
+
     def remove(self, connection: ServedConnection) -> None:
+        self._unauthenticated.pop(connection, None)
         if connection in self._connections:
             del self._connections[connection]
             self._per_address[connection.peer] -= 1
@@ -57,6 +78,8 @@ class ConnectionLimits:
         self._is_open = True
         for connection in self._connections:
             connection.resume()
+            if connection.gate is not None:
+                connection.gate.restart_clock()
         self._schedule()
 
     def close(self) -> None:

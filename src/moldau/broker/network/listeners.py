@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from moldau.broker.network.authentication import GateHost
 from moldau.broker.network.connection import ServedConnection
 from moldau.broker.network.connection_limits import ConnectionLimits
 from moldau.broker.network.host import NetworkHost
@@ -16,10 +17,14 @@ class Listeners:
     Controller listeners have limits of their own: they open earlier, and clients cannot exhaust them.
     """
 
-    def __init__(self, broker: NetworkHost, routers: Routers, network: Network) -> None:
+    def __init__(
+        self, broker: NetworkHost, routers: Routers, network: Network, sasl: Mapping[str, GateHost] | None = None
+    ) -> None:
+        """`sasl` has the listeners that require authentication, by name."""
         self._broker = broker
         self._routers = routers
         self._network = network
+        self._sasl = sasl or {}
         self._open: dict[str, Listener] = {}
         self.limits = ConnectionLimits(broker.clock, lambda: broker.settings)
         self._controller_limits = ConnectionLimits(broker.clock, lambda: broker.settings)
@@ -36,7 +41,9 @@ class Listeners:
 
     def _serve(self, listener: str) -> ServedConnection:
         limits = self._controller_limits if listener in self._broker.controller_listeners else self.limits
-        return ServedConnection(self._broker, self._routers.for_listener(listener), listener, limits)
+        return ServedConnection(
+            self._broker, self._routers.for_listener(listener), listener, limits, self._sasl.get(listener)
+        )
 
     def open_for_controllers(self) -> None:
         """The metadata log is open: its quorum may form, and brokers may register with this controller."""

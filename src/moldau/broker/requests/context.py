@@ -8,6 +8,7 @@ from moldau.broker.access import ANONYMOUS, Authorizer, Operation, Resource, Res
 from moldau.broker.runtime.rate_limited_logger import RateLimitedLogger
 from moldau.model.ports import Clock
 from moldau.wire.framing import RequestHeader
+from moldau.wire.messages import SaslHandshakeRequest, SaslHandshakeResponse
 
 if TYPE_CHECKING:
     from moldau.broker.requests.leader_hints import LeaderHints
@@ -21,7 +22,12 @@ class ClientConnection(Protocol):
     """The connection of a request, as a handler sees it."""
 
     has_requested_metadata: bool
+    is_token_authenticated: bool
     when_lost: Callable[[], None] | None
+
+    def reauthenticate(self, request: SaslHandshakeRequest, version: int) -> SaslHandshakeResponse | None:
+        """Begin a re-authentication; None if this connection must not authenticate again now."""
+        ...
 
 
 class ContextHost(Protocol):

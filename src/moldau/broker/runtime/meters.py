@@ -1,5 +1,6 @@
 """Cheap counters. `broker.metrics` reads them and gives them their Prometheus names."""
 
+from dataclasses import dataclass
 from typing import Final
 
 LATENCY_BUCKETS: Final = 40
@@ -79,3 +80,13 @@ class TrafficMeter:
     def add(self, other: "TrafficMeter") -> None:
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+@dataclass(slots=True)
+class AuthenticationMeter:
+    """Outcomes of authentication on the SASL listeners of a node."""
+
+    successes: int = 0
+    failures: int = 0
+    reauthentications: int = 0
+    expired: int = 0  # connections closed because their session was over

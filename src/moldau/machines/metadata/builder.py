@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from moldau.machines.access.scram import ScramUser
+from moldau.machines.metadata.copy_on_write import SharedMapping
 from moldau.machines.metadata.credentials import credential_of_record
 from moldau.machines.metadata.delegation_tokens import token_of_record
 from moldau.machines.metadata.delta import MetadataDelta
@@ -27,7 +28,6 @@ from moldau.machines.metadata.records import (
     EpochBegan,
     Record,
 )
-from moldau.machines.metadata.shared_mapping import SharedMapping
 from moldau.model.ids import Address, TopicId
 from moldau.wire import messages
 

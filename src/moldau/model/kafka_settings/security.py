@@ -16,7 +16,7 @@ from moldau.model.kafka_settings.row import (
     one_of_in_any_case,
     row,
 )
-from moldau.model.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, KiB
+from moldau.model.units import HOUR_MS, MINUTE_MS, SECOND_MS
 
 TLS: Final = (
     row("ssl.allow.dn.changes", BOOLEAN, False, "Allow a renewed certificate to change its distinguished name."),
@@ -59,21 +59,7 @@ TLS: Final = (
 )
 
 SASL: Final = (
-    row(
-        "connection.failed.authentication.delay.ms",
-        INT,
-        100,
-        "Delay before a connection that failed to authenticate is closed.",
-        at_least=0,
-    ),
-    row("connections.max.reauth.ms", LONG, 0, "Maximum session lifetime before reauthentication; 0 means unlimited."),
-    row("sasl.enabled.mechanisms", LIST, ("GSSAPI",), "The mechanisms offered to clients.", scope=PER_BROKER),
-    row("sasl.mechanism.inter.broker.protocol", STRING, "GSSAPI", "The mechanism between brokers.", scope=PER_BROKER),
-    row("sasl.mechanism.controller.protocol", STRING, "GSSAPI", "The mechanism of connections to controllers."),
-    row("sasl.jaas.config", PASSWORD, None, "JAAS login configuration.", scope=PER_BROKER),
     row("sasl.client.callback.handler.class", CLASS, None, "Callback handler class of the client side."),
-    row("sasl.server.callback.handler.class", CLASS, None, "Callback handler class of the server side."),
-    row("sasl.server.max.receive.size", INT, 512 * KiB, "Maximum size of a SASL message."),
     row("sasl.login.callback.handler.class", CLASS, None, "Callback handler class of logins."),
     row("sasl.login.class", CLASS, None, "Login class."),
     row("sasl.login.connect.timeout.ms", INT, None, "Timeout of connecting to the token service."),
@@ -188,12 +174,6 @@ ACCESS: Final = (
         "Class that determines the principal of a connection.",
         scope=PER_BROKER,
     ),
-    row(
-        "delegation.token.expiry.check.interval.ms", LONG, HOUR_MS, "Interval of checks for expired tokens.", at_least=1
-    ),
-    row("delegation.token.expiry.time.ms", LONG, DAY_MS, "Lifetime of a token unless renewed.", at_least=1),
-    row("delegation.token.max.lifetime.ms", LONG, 7 * DAY_MS, "Maximum lifetime of a token.", at_least=1),
-    row("delegation.token.secret.key", PASSWORD, None, "Secret key for signing tokens."),
 )
 
 ROWS: Final = (*TLS, *SASL, *OAUTH, *ACCESS)

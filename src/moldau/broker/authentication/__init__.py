@@ -1,0 +1,1 @@
+"""Authentication of clients by SASL: the mechanisms of a listener and their credentials."""
