@@ -50,13 +50,13 @@ MATRIX: Final = [
     if not (place in OPENING and batch)
 ]
 SAMPLE: Final = [
-    *(Case(place, 0, "restart", True) for place in ("initialised", "begun")),
-    *(Case(place, 2, "restart", True) for place in ("publishing", "marker sent", "flushed", "committed", "swept")),
-    *(Case(place, 0, "orphan", True) for place in ("marker read", "publishing", "flushed")),
+    Case("begun", 0, "restart", True),
+    *(Case(place, 2, "restart", True) for place in ("publishing", "flushed", "committed", "swept")),
+    *(Case(place, 0, "orphan", True) for place in ("marker read", "flushed")),
     Case("flushed", 0, "twice", False),
     Case("started", 0, "orphan", False),
-    *(Case(place, 2, "restart", True, "librdkafka") for place in ("publishing", "flushed", "committed")),
-    *(Case(place, 0, "orphan", True, "librdkafka") for place in ("marker read", "publishing", "flushed")),
+    *(Case(place, 2, "restart", True, "librdkafka") for place in ("flushed", "committed")),
+    *(Case(place, 0, "orphan", True, "librdkafka") for place in ("publishing", "flushed")),
 ]
 LATER_S: Final = (0.0003, 0.001, 0.002, 0.003, 0.005, 0.01)
 

@@ -36,7 +36,7 @@ def concatenate(batches: list[list[bytes]]) -> tuple[bytes, list[Span], list[int
 
 
 @given(st.lists(NEIGHBOURS, min_size=1, max_size=3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_record_starts_are_found_for_any_neighbouring_lengths(batches: list[list[tuple[int, int]]]) -> None:
     lengths = [[length for count, length in batch for _ in range(count)] for batch in batches]
     content, spans, starts = concatenate([records(each) for each in lengths])
