@@ -293,7 +293,9 @@ async def until_logged(caplog: pytest.LogCaptureFixture, text: str) -> None:
         (b"\xff" * 100, "are not TLS"),
     ],
 )
-async def test_plain_text_client_is_rejected_with_the_cause(first: bytes, cause: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_plain_text_client_is_rejected_with_the_cause(
+    first: bytes, cause: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with served(Recorder()) as address:
         reader, writer = await asyncio.open_connection(*address)
         writer.write(first)
