@@ -2,13 +2,16 @@
 
 import asyncio
 import struct
+from struct import pack_into
 from typing import Any
 
 import pytest
 from broker_scene import Scene, batch, fetch, fetch_request, list_offset, on_broker, produce, produce_request
 
 from moldau.model.errors import ErrorCode
+from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
+from moldau.records.header import write_checksum
 from moldau.records.record import iterate_records
 from moldau.wire.messages import InitProducerIdRequest, ProduceRequest
 
@@ -222,6 +225,66 @@ def test_compacted_topic_requires_keys() -> None:
         talker = await scene.connect()
         assert (await produce(talker, "t", batch(b"a"))).error_code == ErrorCode.INVALID_RECORD
         assert (await produce(talker, "t", batch(b"a", key=b"k"))).error_code == 0
+
+    on_broker(script)
+
+
+def record_errors(response: Any) -> list[int]:
+    assert all(each.batch_index_error_message for each in response.record_errors)
+    return [each.batch_index for each in response.record_errors]
+
+
+@pytest.mark.parametrize("compression", [Compression.NONE, Compression.ZSTD])
+@pytest.mark.parametrize("count", [5, 3_000], ids=["in one turn", "in time slices"])
+def test_rejected_batch_names_its_invalid_records(compression: Compression, count: int) -> None:
+    keys = [None if index in (1, 3) else b"k" for index in range(count)]
+    records = bytes(build_batch([(0, key, b"v", ()) for key in keys], compression=compression))
+
+    async def script(scene: Scene) -> None:
+        await scene.create("t", cleanup_policy="compact")
+        talker = await scene.connect()
+        for version in (7, 8, 12):
+            response = await produce(talker, "t", records, version)
+            assert response.error_code == ErrorCode.INVALID_RECORD
+            if version >= 8:
+                assert record_errors(response) == [1, 3]
+                assert response.error_message
+        assert (await list_offset(talker, "t", -1)).offset == 0
+
+    on_broker(script)
+
+
+@pytest.mark.parametrize("bound", ["before", "after"])
+def test_timestamp_beyond_the_bound_in_mid_batch_is_rejected(bound: str) -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t", **{f"message_timestamp_{bound}_max_ms": 60_000})
+        talker = await scene.connect()
+        now_ms = scene.host.clock.wall_ms()
+        invalid_ms = now_ms - 61_000 if bound == "before" else now_ms + 65_000
+        times = [now_ms, invalid_ms, now_ms, -1]
+        batches = [build_batch([(each, b"k", b"v", ()) for each in times]) for _ in range(3)]
+        pack_into(">q", batches[1], 35, now_ms)  # the header's max timestamp, which may be wrong
+        write_checksum(batches[1], 0, len(batches[1]))
+        for records in batches:  # a repeated request takes the fast path
+            response = await produce(talker, "t", records)
+            assert response.error_code == ErrorCode.INVALID_TIMESTAMP
+            assert record_errors(response) == [1]
+        good = build_batch([(each, b"k", b"v", ()) for each in (now_ms, now_ms - 1_000, -1)])
+        assert (await produce(talker, "t", good)).base_offset == 0
+
+    on_broker(script)
+
+
+def test_default_bound_names_the_record_too_far_ahead() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t")
+        talker = await scene.connect()
+        now_ms = scene.host.clock.wall_ms()
+        times = [now_ms, now_ms + 3_700_000, 0]
+        for _ in range(3):
+            response = await produce(talker, "t", build_batch([(each, b"k", b"v", ()) for each in times]))
+            assert response.error_code == ErrorCode.INVALID_TIMESTAMP
+            assert record_errors(response) == [1]
 
     on_broker(script)
 

@@ -13,7 +13,7 @@ from moldau.records.compression import Compression, compress, decompress
 from moldau.records.control import build_transaction_marker
 from moldau.records.header import read_header, stamp_log_append_time, write_offsets
 from moldau.records.record import Record, iterate_records
-from moldau.records.validation import validate_keys, validate_produced
+from moldau.records.validation import RecordRules, check_records, validate_produced
 
 NOW_MS = 1_700_000_000_000
 
@@ -109,7 +109,7 @@ def test_transaction_marker_is_a_control_batch_for_clients(library: Library, is_
 
 @EVERY_CODEC
 def test_keys_are_read_from_a_clients_compressed_batch(compression: Compression) -> None:
-    validate_keys(memoryview(KAFKA_PYTHON.build(LARGE, compression=compression)))
+    check_records(KAFKA_PYTHON.build(LARGE, compression=compression), RecordRules(requires_key=True))
 
 
 TEXT = b"".join(json.dumps({"user": n * 7919 % 10_007, "page": "home"}).encode() for n in range(9_000))

@@ -12,14 +12,16 @@ from moldau.records.compression import Compression
 from moldau.records.header import BatchHeader, checksum, read_header, write_checksum
 from moldau.records.record import Record, iterate_records
 from moldau.records.validation import (
-    correct_max_timestamp,
-    lacks_max_timestamp,
-    validate_keys,
+    RECORD_ERRORS_MAX,
+    RecordRules,
+    check_records,
     validate_produced,
-    validate_timestamps,
+    write_max_timestamp,
 )
 
 NOW_MS = 1_700_000_000_000
+WITHIN_A_SECOND = RecordRules(timestamp_bounds=(NOW_MS - 1_000, NOW_MS + 50))
+COMPACTED = RecordRules(requires_key=True)
 
 
 def sample_batch(compression: Compression = Compression.NONE) -> bytearray:
@@ -129,35 +131,55 @@ def test_checksum_covers_every_byte_after_it() -> None:
     ],
 )
 def test_timestamps_far_from_now_are_rejected(timestamp: int, is_valid: bool) -> None:
-    header = read_header(build_batch([(timestamp, None, b"v", ())]))
+    batch = build_batch([(timestamp, None, b"v", ())])
     if is_valid:
-        validate_timestamps(header, NOW_MS, before_max_ms=1_000, after_max_ms=50)
+        assert check_records(batch, WITHIN_A_SECOND) == timestamp
     else:
         with pytest.raises(InvalidTimestamp):
-            validate_timestamps(header, NOW_MS, before_max_ms=1_000, after_max_ms=50)
+            check_records(batch, WITHIN_A_SECOND)
 
 
-def test_base_and_max_timestamp_are_both_checked() -> None:
-    header = read_header(build_batch([(NOW_MS, None, b"v", ()), (NOW_MS + 60, None, b"v", ())]))
-    with pytest.raises(InvalidTimestamp):
-        validate_timestamps(header, NOW_MS, before_max_ms=1_000, after_max_ms=50)
-    header = read_header(build_batch([(NOW_MS - 1_001, None, b"v", ()), (NOW_MS, None, b"v", ())]))
-    with pytest.raises(InvalidTimestamp):
-        validate_timestamps(header, NOW_MS, before_max_ms=1_000, after_max_ms=50)
+@pytest.mark.parametrize("compression", Compression)
+def test_every_timestamp_of_a_batch_is_checked(compression: Compression) -> None:
+    times = [NOW_MS, NOW_MS - 1_001, NOW_MS, NOW_MS + 51, NOW_MS]
+    batch = build_batch([(each, None, b"v", ()) for each in times], compression=compression)
+    with pytest.raises(InvalidTimestamp, match=str(NOW_MS - 1_001)) as caught:
+        check_records(batch, WITHIN_A_SECOND)
+    assert [each.batch_index for each in caught.value.record_errors] == [1, 3]
+
+
+def test_invalid_timestamp_takes_precedence_over_a_missing_key() -> None:
+    batch = build_batch([(NOW_MS, None, b"v", ()), (NOW_MS - 2_000, b"k", b"v", ()), (0, None, b"v", ())])
+    with pytest.raises(InvalidTimestamp) as caught:
+        check_records(batch, WITHIN_A_SECOND._replace(requires_key=True))
+    assert [(each.batch_index, "key" in each.message) for each in caught.value.record_errors] == [
+        (0, True),
+        (1, False),
+        (2, True),
+    ]
+
+
+def test_number_of_record_errors_is_bounded() -> None:
+    batch = build_batch([(0, None, b"", ())] * (RECORD_ERRORS_MAX + 1), compression=Compression.ZSTD)
+    with pytest.raises(InvalidRecord) as caught:
+        check_records(batch, COMPACTED)
+    assert len(caught.value.record_errors) == RECORD_ERRORS_MAX
+    assert len(caught.value.message) < 300
 
 
 def test_widest_bounds_accept_every_timestamp() -> None:
-    header = read_header(build_batch([(0, None, b"v", ()), ((1 << 62), None, b"v", ())]))
-    validate_timestamps(header, NOW_MS, before_max_ms=(1 << 63) - 1, after_max_ms=(1 << 63) - 1)
+    batch = build_batch([(0, None, b"v", ()), ((1 << 62), None, b"v", ())])
+    widest = (1 << 63) - 1
+    assert check_records(batch, RecordRules(timestamp_bounds=(NOW_MS - widest, NOW_MS + widest))) == 1 << 62
 
 
 @pytest.mark.parametrize("compression", Compression)
 def test_compacted_topic_requires_keys(compression: Compression) -> None:
-    validate_keys(memoryview(sample_batch(compression)))
-    validate_keys(memoryview(build_batch([(0, b"", None, ())], compression=compression)))
+    check_records(sample_batch(compression), COMPACTED)
+    check_records(build_batch([(0, b"", None, ())], compression=compression), COMPACTED)
     records = [(0, b"k", b"v", ()), (0, None, b"v", ())]
     with pytest.raises(InvalidRecord, match="record 1"):
-        validate_keys(memoryview(build_batch(records, compression=compression)))
+        check_records(build_batch(records, compression=compression), COMPACTED)
 
 
 def test_compacted_topic_rejects_malformed_records() -> None:
@@ -165,40 +187,38 @@ def test_compacted_topic_rejects_malformed_records() -> None:
     broken[61] = 0x7F
     write_checksum(broken, 0, len(broken))
     with pytest.raises(InvalidRecord):
-        validate_keys(memoryview(broken))
+        check_records(broken, COMPACTED)
     garbage = sample_batch(Compression.GZIP)
     garbage[61:] = os.urandom(len(garbage) - 61)
     with pytest.raises(InvalidRecord):
-        validate_keys(memoryview(garbage))
+        check_records(garbage, COMPACTED)
 
 
 def test_compacted_topic_rejects_non_consecutive_offsets() -> None:
     batch = build_batch([Record(0, 0, b"k", b"v"), Record(2, 0, b"k", b"v")])
     with pytest.raises(InvalidRecord, match="record 1"):
-        validate_keys(memoryview(batch))
+        check_records(batch, COMPACTED)
 
 
 def test_compacted_topic_rejects_too_large_decompressed_batches() -> None:
     batch = build_batch([(0, b"k", bytes(1 << 20), ())], compression=Compression.ZSTD)
     with pytest.raises(MessageTooLarge):
-        validate_keys(memoryview(batch), output_bytes_max=1 << 16)
+        check_records(batch, COMPACTED, 1 << 16)
 
 
-def test_missing_max_timestamp_is_computed() -> None:
+def test_max_timestamp_is_computed_from_the_records() -> None:
     batch = build_batch([(500, None, b"v", ()), (900, None, b"v", ()), (700, None, b"v", ())])
-    assert not lacks_max_timestamp(read_header(batch))
     pack_into(">q", batch, 35, -1)
     write_checksum(batch, 0, len(batch))
-    assert lacks_max_timestamp(validate_produced(memoryview(batch)))
-    header = correct_max_timestamp(memoryview(batch))
+    header = write_max_timestamp(memoryview(batch), check_records(batch, RecordRules()))
     assert header == validate_produced(memoryview(batch))
     assert header.max_timestamp == 900
     assert [record.timestamp for record in iterate_records(batch)] == [500, 900, 700]
 
 
-def test_missing_max_timestamp_of_malformed_records_is_an_error() -> None:
+def test_max_timestamp_of_malformed_records_is_an_error() -> None:
     batch = patched(">b", 61, 127)
     with pytest.raises(InvalidRecord):
-        correct_max_timestamp(memoryview(batch))
+        check_records(batch, RecordRules())
     with pytest.raises(CorruptMessage):
         list(iterate_records(batch))

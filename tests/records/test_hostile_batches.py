@@ -23,7 +23,7 @@ from moldau.records.compression import Compression, compress, decompress
 from moldau.records.conversion import recompress
 from moldau.records.header import HEADER_BYTES, checksum, read_header, write_checksum
 from moldau.records.record import iterate_batches, iterate_records
-from moldau.records.validation import validate_keys, validate_produced
+from moldau.records.validation import RecordRules, check_records, validate_produced
 from moldau.records.varint import encode_varint
 
 RECORDS: list[NewRecord] = [
@@ -46,7 +46,7 @@ def read_in_every_way(batch: bytes) -> None:
         lambda: validate_produced(view),
         lambda: list(iterate_batches(view)),
         lambda: list(iterate_records(view, output_bytes_max=OUTPUT_BYTES_MAX)),
-        lambda: validate_keys(view, OUTPUT_BYTES_MAX),
+        lambda: check_records(view, RecordRules(requires_key=True), OUTPUT_BYTES_MAX),
         lambda: recompress(view, Compression.NONE, output_bytes_max=OUTPUT_BYTES_MAX),
     )
     for way in ways:

@@ -1,6 +1,7 @@
 """Exceptions that map to Kafka's error codes."""
 
-from typing import ClassVar, Final
+from collections.abc import Sequence
+from typing import ClassVar, Final, NamedTuple
 
 from moldau.model.error_codes import ErrorCode as ErrorCode
 
@@ -189,7 +190,22 @@ class TransactionalIdAuthorizationFailed(KafkaError):
     code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
-class InvalidTimestamp(KafkaError):
+class RecordError(NamedTuple):
+    """Why one record of a batch is invalid (KIP-467)."""
+
+    batch_index: int
+    message: str
+
+
+class RecordsRejected(KafkaError):
+    """A rejected batch; names its invalid records where they are known."""
+
+    def __init__(self, message: str = "", record_errors: Sequence[RecordError] = ()) -> None:
+        super().__init__(message)
+        self.record_errors = record_errors
+
+
+class InvalidTimestamp(RecordsRejected):
     code = ErrorCode.INVALID_TIMESTAMP
 
 
@@ -321,7 +337,7 @@ class OffsetNotAvailable(KafkaError):
     code = ErrorCode.OFFSET_NOT_AVAILABLE
 
 
-class InvalidRecord(KafkaError):
+class InvalidRecord(RecordsRejected):
     code = ErrorCode.INVALID_RECORD
 
 

@@ -1,10 +1,11 @@
-"""Validation of produced batches: one whole batch, checked by its header and checksum alone.
+"""Validation of produced batches: one whole batch, by its header and checksum; its records, where that is required.
 
 The error codes, and their precedence, are those of Apache Kafka 4.
 """
 
+import sys
 from struct import Struct
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 from crc32c import crc32c
 
@@ -13,6 +14,7 @@ from moldau.model.errors import (
     InvalidRecord,
     InvalidTimestamp,
     KafkaError,
+    RecordError,
     UnsupportedCompressionType,
 )
 from moldau.model.ids import NO_TIMESTAMP
@@ -30,6 +32,7 @@ from moldau.records.header import (
     MAGIC_POSITION,
     TRANSACTIONAL,
     BatchHeader,
+    Buffer,
     checksum,
     read_extent,
     read_header,
@@ -40,6 +43,8 @@ from moldau.records.record import Record, iterate_records
 _LEGACY_LENGTH_MIN: Final = 14  # of a message of magic 0: no batch of any magic is shorter
 RECORD_BYTES_MIN: Final = 7  # its length, attributes, two deltas, two lengths, a count of headers
 COMPRESSED_RECORDS_MAX: Final = OUTPUT_BYTES_MAX // RECORD_BYTES_MIN
+RECORD_ERRORS_MAX: Final = 10_000  # that one response names
+SHOWN_RECORD_ERRORS: Final = 3  # in the message for the whole batch
 _LENGTH_WITHOUT_RECORDS: Final = HEADER_BYTES - LOG_OVERHEAD
 _RESERVED_ATTRIBUTES: Final = CONTROL | LOG_APPEND_TIME | DELETE_HORIZON
 _LAST_CODEC: Final = max(Compression)
@@ -146,52 +151,76 @@ def _records_max(header: BatchHeader) -> int:
     return fitting if header.compression == Compression.NONE else max(fitting, COMPRESSED_RECORDS_MAX)
 
 
-def validate_timestamps(header: BatchHeader, now_ms: int, before_max_ms: int, after_max_ms: int) -> None:
-    """Reject timestamps further from `now_ms` than `message.timestamp.before.max.ms` and `.after.max.ms` allow."""
-    for timestamp in (header.base_timestamp, header.max_timestamp):
-        if timestamp != NO_TIMESTAMP and not -after_max_ms <= now_ms - timestamp <= before_max_ms:
-            raise InvalidTimestamp(
-                f"timestamp {timestamp} is outside [{now_ms - before_max_ms}, {now_ms + after_max_ms}]"
-            )
+class RecordRules(NamedTuple):
+    """What a topic requires of every record; the bounds of timestamps are None where the log sets timestamps."""
+
+    requires_key: bool = False
+    timestamp_bounds: tuple[int, int] | None = None
 
 
-def validate_keys(batch: memoryview, output_bytes_max: int = OUTPUT_BYTES_MAX) -> None:
-    """For compacted topics: check that every record is well-formed, has a key, and has consecutive offsets.
+class RecordCheck:
+    """Checks the records of one produced batch in order.
+
+    Like Apache Kafka, it looks at all of them and names each invalid one (KIP-467): a client can then send the others
+    again. A batch with any invalid timestamp is rejected with INVALID_TIMESTAMP, otherwise with INVALID_RECORD.
+    """
+
+    __slots__ = ("_bounds", "_count", "_errors", "_has_invalid_timestamp", "_requires_key", "max_timestamp")
+
+    def __init__(self, rules: RecordRules) -> None:
+        self._requires_key, self._bounds = rules
+        self._count = 0
+        self._errors: list[RecordError] = []
+        self._has_invalid_timestamp = False
+        self.max_timestamp = -sys.maxsize - 1
+
+    def add(self, record: Record) -> None:
+        index = self._count
+        self._count = index + 1
+        timestamp = record.timestamp
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+        if record.offset != index:  # the base offset of a produced batch is 0
+            self._reject(index, f"record {index} has unexpected offset delta {record.offset}")
+        elif self._requires_key and record.key is None:
+            self._reject(index, f"record {index} has no key, which compacted topics require")
+        elif self._bounds is not None and timestamp != NO_TIMESTAMP:
+            oldest, newest = self._bounds
+            if not oldest <= timestamp <= newest:
+                self._has_invalid_timestamp = True
+                self._reject(index, f"timestamp {timestamp} of record {index} is outside [{oldest}, {newest}]")
+
+    def _reject(self, index: int, message: str) -> None:
+        if len(self._errors) < RECORD_ERRORS_MAX:
+            self._errors.append(RecordError(index, message))
+
+    def finish(self) -> None:
+        """Raise InvalidTimestamp or InvalidRecord if any record was invalid."""
+        errors = self._errors
+        if errors:
+            kind = InvalidTimestamp if self._has_invalid_timestamp else InvalidRecord
+            shown = "; ".join(each.message for each in errors[:SHOWN_RECORD_ERRORS])
+            more = f"; and {len(errors) - SHOWN_RECORD_ERRORS} more" if len(errors) > SHOWN_RECORD_ERRORS else ""
+            raise kind(f"{shown}{more}", errors)
+
+
+def check_records(batch: Buffer, rules: RecordRules, output_bytes_max: int = OUTPUT_BYTES_MAX) -> int:
+    """Check every record of a produced batch; return the max timestamp.
 
     The checksum is valid, so the producer created a corrupt batch, and a retry will not help: InvalidRecord.
     """
-    base_offset = read_header(batch).base_offset
+    check = RecordCheck(rules)
     try:
-        for index, record in enumerate(iterate_records(batch, output_bytes_max=output_bytes_max)):
-            check_key(record, index, base_offset)
+        for record in iterate_records(batch, output_bytes_max=output_bytes_max):
+            check.add(record)
     except CorruptMessage as error:
         raise InvalidRecord(error.message) from None
+    check.finish()
+    return check.max_timestamp
 
 
-def check_key(record: Record, index: int, base_offset: int) -> None:
-    """Check one record for `validate_keys`."""
-    if record.key is None:
-        raise InvalidRecord(f"record {index} has no key, which compacted topics require")
-    if record.offset != base_offset + index:
-        raise InvalidRecord(f"record {index} has unexpected offset delta {record.offset - base_offset}")
-
-
-def lacks_max_timestamp(header: BatchHeader) -> bool:
-    """Some clients leave the max timestamp unset and let the broker compute it."""
-    return header.max_timestamp < header.base_timestamp
-
-
-def correct_max_timestamp(batch: memoryview, output_bytes_max: int = OUTPUT_BYTES_MAX) -> BatchHeader:
-    """Compute the missing max timestamp of a batch from its records, write it and update the checksum."""
-    try:
-        newest = max(record.timestamp for record in iterate_records(batch, output_bytes_max=output_bytes_max))
-    except CorruptMessage as error:
-        raise InvalidRecord(error.message) from None
-    return write_max_timestamp(batch, newest)
-
-
-def write_max_timestamp(batch: memoryview, newest: int) -> BatchHeader:
-    """Write the max timestamp and update the checksum."""
-    _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_POSITION, newest)
+def write_max_timestamp(batch: memoryview, max_timestamp: int) -> BatchHeader:
+    """Write the max timestamp, which some clients leave unset or compute wrongly, and update the checksum."""
+    _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_POSITION, max_timestamp)
     write_checksum(batch, 0, len(batch))
     return read_header(batch)

@@ -325,7 +325,21 @@ class LogSettings:
     @property
     def stores_batches_unchanged(self) -> bool:
         """Whether the header is all that must be known before a batch is appended."""
-        return self.keeps_producer_compression and not self.is_compacted and not self.has_log_append_time
+        return self.keeps_producer_compression and not self.validates_all_records and not self.has_log_append_time
+
+    @property
+    def validates_all_records(self) -> bool:
+        """Whether every record of every batch is decoded before the append."""
+        return self.is_compacted or self.limits_timestamps
+
+    @property
+    def limits_timestamps(self) -> bool:
+        """Whether the topic bounds timestamps more than by default. A header has no min timestamp, so any lower bound
+        takes the records. For the upper bound the header's max timestamp is enough, if it is what the records say:
+        under the default bound, and a wider one, that is believed."""
+        return not self.has_log_append_time and (
+            self.message_timestamp_before_max_ms < LONG_MAX or self.message_timestamp_after_max_ms < HOUR_MS
+        )
 
     @property
     def segment_bytes_max(self) -> int:

@@ -19,6 +19,7 @@ from moldau.model.errors import (
     InvalidRequiredAcks,
     InvalidTopic,
     KafkaError,
+    RecordsRejected,
     TopicAuthorizationFailed,
     UnknownTopicId,
 )
@@ -30,6 +31,7 @@ VALID_ACKS: Final = (ACKS_ALL, ACKS_NONE, ACKS_LEADER)
 
 TopicResult = ProduceResponse.TopicProduceResponse
 PartitionResult = ProduceResponse.PartitionProduceResponse
+RecordErrorResult = ProduceResponse.BatchIndexAndErrorMessage
 PendingCommit = tuple[Partition, int, Any]
 
 
@@ -208,6 +210,11 @@ def _mark(result: Any, error: KafkaError) -> None:
     result.error_code = int(error.code)
     result.error_message = error.message
     result.base_offset = NO_OFFSET
+    if isinstance(error, RecordsRejected) and error.record_errors:
+        result.record_errors = [
+            RecordErrorResult(batch_index=index, batch_index_error_message=message)
+            for index, message in error.record_errors
+        ]
 
 
 def _failed(topic: str, index: int, size_bytes: int, error: KafkaError, context: ProduceContext) -> Any:

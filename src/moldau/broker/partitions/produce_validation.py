@@ -13,18 +13,13 @@ from moldau.records.header import (
     Buffer,
     read_header,
 )
-from moldau.records.validation import (
-    correct_max_timestamp,
-    lacks_max_timestamp,
-    validate_keys,
-    validate_produced,
-    validate_timestamps,
-)
+from moldau.records.validation import RecordRules, check_records, validate_produced, write_max_timestamp
 from moldau.storage.log import Log
 from moldau.storage.settings import LogSettings
 
 ZSTD_FROM_VERSION: Final = 7
-LIGHT_BYTES: Final = 64 * KiB  # at most so much is decoded on the event loop
+LIGHT_BYTES: Final = 64 * KiB  # at most so much is decoded on the event loop,
+LIGHT_RECORDS: Final = 2_000  # and no more records than this
 _AS_PRODUCED: Final = "producer"
 _CODECS: Final = {
     "uncompressed": Compression.NONE,
@@ -47,54 +42,53 @@ def accept(records: memoryview, log: Log, now_ms: int, api_version: int) -> Vali
     if len(records) > settings.max_message_bytes:
         _check_size(records, settings)
     header = validate_produced(records, is_zstd_allowed=api_version >= ZSTD_FROM_VERSION)
-    if log.stores_batches_unchanged:
-        # Fast path of nearly every batch: both timestamps are in order and within the topic's bounds.
-        oldest, newest = header[BASE_TIMESTAMP_FIELD], header[MAX_TIMESTAMP_FIELD]
-        if (
-            now_ms - settings.message_timestamp_before_max_ms <= oldest <= newest
-            and newest <= now_ms + settings.message_timestamp_after_max_ms
-        ):
+    # Fast path of nearly every batch: its header is enough. A max timestamp beyond the bound is not, because the
+    # response names the invalid records; nor is one below the base timestamp, which some clients leave unset.
+    newest = header[MAX_TIMESTAMP_FIELD]
+    if header[BASE_TIMESTAMP_FIELD] <= newest <= now_ms + settings.message_timestamp_after_max_ms:
+        if log.stores_batches_unchanged or not needs_records(header, settings):
             return records, header
-    if needs_record_validation(header, settings):
-        if len(records) > LIGHT_BYTES:
-            return None
-        try:
-            records, header = _validate_records(records, header, settings)
-        except MessageTooLarge:
-            return None
-    check_timestamps(header, settings, now_ms)
-    return records, header
+    elif settings.has_log_append_time and not needs_records(header, settings):
+        return records, header
+    if len(records) > LIGHT_BYTES or header.records_count > LIGHT_RECORDS:
+        return None
+    try:
+        return _validate_records(records, header, settings, now_ms)
+    except MessageTooLarge:
+        return None
 
 
-def needs_record_validation(header: BatchHeader, settings: LogSettings) -> bool:
-    """Whether records must be decoded; for most batches the header is enough."""
-    return (
-        is_in_other_codec(header, settings)
-        or "compact" in settings.cleanup_policy
-        or (lacks_max_timestamp(header) and not settings.has_log_append_time)
-    )
+def needs_records(header: BatchHeader, settings: LogSettings) -> bool:
+    """Whether records must be decoded, whatever their timestamps are."""
+    return settings.validates_all_records or is_in_other_codec(header, settings)
 
 
 def is_in_other_codec(header: BatchHeader, settings: LogSettings) -> bool:
     return settings.compression_type != _AS_PRODUCED and header.compression != _CODECS[settings.compression_type]
 
 
-def check_timestamps(header: BatchHeader, settings: LogSettings, now_ms: int) -> None:
+def record_rules(settings: LogSettings, now_ms: int) -> RecordRules:
+    bounds = None
     if not settings.has_log_append_time:  # otherwise the log sets the timestamps
-        validate_timestamps(
-            header, now_ms, settings.message_timestamp_before_max_ms, settings.message_timestamp_after_max_ms
-        )
+        bounds = now_ms - settings.message_timestamp_before_max_ms, now_ms + settings.message_timestamp_after_max_ms
+    return RecordRules(settings.is_compacted, bounds)
 
 
-def _validate_records(records: memoryview, header: BatchHeader, settings: LogSettings) -> ValidatedBatch:
+def _validate_records(records: memoryview, header: BatchHeader, settings: LogSettings, now_ms: int) -> ValidatedBatch:
+    max_timestamp = check_records(records, record_rules(settings, now_ms), LIGHT_BYTES)
     if is_in_other_codec(header, settings):
         records = in_topic_codec(records, settings, LIGHT_BYTES)
         header = read_header(records)
-    if "compact" in settings.cleanup_policy:
-        validate_keys(records, LIGHT_BYTES)
-    if lacks_max_timestamp(header) and not settings.has_log_append_time:
-        header = correct_max_timestamp(records, LIGHT_BYTES)
-    return records, header
+    return records, with_max_timestamp(records, header, settings, max_timestamp)
+
+
+def with_max_timestamp(
+    records: memoryview, header: BatchHeader, settings: LogSettings, max_timestamp: int
+) -> BatchHeader:
+    """Correct the header's max timestamp where it is not that of the records."""
+    if settings.has_log_append_time or header.max_timestamp == max_timestamp:
+        return header
+    return write_max_timestamp(records, max_timestamp)
 
 
 def _check_size(records: memoryview, settings: LogSettings) -> None:

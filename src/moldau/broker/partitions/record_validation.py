@@ -6,9 +6,10 @@ from typing import Final
 
 from moldau.broker.partitions.produce_validation import (
     ValidatedBatch,
-    check_timestamps,
     in_topic_codec,
     is_in_other_codec,
+    record_rules,
+    with_max_timestamp,
 )
 from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import CorruptMessage, InvalidRecord, MessageTooLarge, RequestTimedOut
@@ -18,7 +19,7 @@ from moldau.records.compression import OUTPUT_BYTES_MAX, Compression
 from moldau.records.conversion import recompress
 from moldau.records.header import read_header
 from moldau.records.record import iterate_records
-from moldau.records.validation import check_key, lacks_max_timestamp, write_max_timestamp
+from moldau.records.validation import RecordCheck, RecordRules
 from moldau.storage.settings import LogSettings
 
 HELD_BYTES_MAX: Final = 64 * MiB  # of batches that wait for validation
@@ -54,31 +55,27 @@ class RecordValidator:
         inflated_bytes_max = min(OUTPUT_BYTES_MAX, max(INFLATED_BYTES_MAX, INFLATION_MAX * settings.max_message_bytes))
         inflate = partial(recompress, records, Compression.NONE, output_bytes_max=inflated_bytes_max)
         plain = await self._executor.run(inflate)
-        newest = await self._validate_records(plain, "compact" in settings.cleanup_policy, turn)
+        max_timestamp = await self._check_records(plain, record_rules(settings, now_ms), turn)
         batch, header = memoryview(records), read_header(records)
         if is_in_other_codec(header, settings):
             batch = await self._executor.run(in_topic_codec, plain, settings, inflated_bytes_max)
             header = read_header(batch)
-        if lacks_max_timestamp(header) and not settings.has_log_append_time:
-            header = write_max_timestamp(batch, newest)
-        check_timestamps(header, settings, now_ms)
-        return batch, header
+        return batch, with_max_timestamp(batch, header, settings, max_timestamp)
 
-    async def _validate_records(self, plain: bytearray, needs_keys: bool, turn: TimeSlice) -> int:
-        """Validate all records, in time slices; return the max timestamp."""
+    async def _check_records(self, plain: bytearray, rules: RecordRules, turn: TimeSlice) -> int:
+        """Check all records, in time slices; return the max timestamp."""
         header = read_header(plain)
         if header.records_count > RECORDS_MAX:
             raise MessageTooLarge(
                 f"The batch has {header.records_count} records, more than the limit of {RECORDS_MAX}."
             )
-        newest = header.base_timestamp
+        check = RecordCheck(rules)
         try:
-            for index, record in enumerate(iterate_records(plain)):
-                if needs_keys:
-                    check_key(record, index, header.base_offset)
-                newest = max(newest, record.timestamp)
+            for record in iterate_records(plain):
+                check.add(record)
                 if turn.is_over():
                     await turn.next()
         except CorruptMessage as error:
             raise InvalidRecord(error.message) from None
-        return newest
+        check.finish()
+        return check.max_timestamp
