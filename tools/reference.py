@@ -6,6 +6,7 @@ from pathlib import Path
 
 from moldau.broker.configs.broker_settings import BrokerSettings
 from moldau.broker.configs.topic_defaults import TOPIC_DEFAULTS
+from moldau.broker.handlers.authorization import RULES, Rule
 from moldau.broker.handlers.table import served_apis
 from moldau.broker.metrics.catalogue import CATALOGUE
 from moldau.broker.requests.router import Api
@@ -174,6 +175,34 @@ def _sentence(api: Api) -> str:
     return words[:1].upper() + words[1:]
 
 
+# Authorization -------------------------------------------------------------------------------------------------------
+
+
+def authorization() -> str:
+    rows = [
+        [api.name, _permissions(rule), rule.when or "always", _consequence(rule)]
+        for api in sorted(served_apis(), key=lambda api: api.name)
+        for rule in RULES[api.name]
+    ]
+    free = sorted(api.name for api in served_apis() if not RULES[api.name])
+    return page(
+        "Authorization",
+        "The permissions that each API needs, with an authorizer. Where an API has several rows, all of them apply, in "
+        "this order. READ, WRITE, DELETE and ALTER imply DESCRIBE; ALTER_CONFIGS implies DESCRIBE_CONFIGS. The "
+        "[guide](../guides/authorization.md) shows how to allow and deny.",
+        table(["API", "needs", "when", "otherwise"], rows),
+        f"Allowed to every client: {', '.join(free)}.",
+    )
+
+
+def _permissions(rule: Rule) -> str:
+    return " or ".join(f"{operation.name} on {kind.name}" for operation, kind in rule.any_of)
+
+
+def _consequence(rule: Rule) -> str:
+    return f"{rule.effect.value} (`{rule.error.name}`)" if rule.error else rule.effect.value
+
+
 # Metrics -------------------------------------------------------------------------------------------------------------
 
 
@@ -206,6 +235,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/broker-settings.md": broker_settings,
     "reference/topic-settings.md": topic_settings,
     "reference/error-codes.md": error_codes,
+    "reference/authorization.md": authorization,
     "reference/metrics.md": metrics,
     "decisions/README.md": decisions,
 }

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from moldau.broker.access import Authorizer
+from moldau.broker.access import Authorizer, Client, Operation, Resource, ResourceKind
+from moldau.machines.metadata.image import MetadataImage
 from moldau.model.ids import Address
 from moldau.model.ports import Connection, Piece, Ports
 from moldau.node.configuration import load_configuration
@@ -26,6 +27,21 @@ BROKER = Address("broker", 9092)
 CONTROLLER = Address("broker", 9093)
 WITH_CONTROLLER = ("listeners=PLAINTEXT://broker:9092,CONTROLLER://broker:9093", "controller.listener.names=CONTROLLER")
 FRAME_BYTES_MAX = 100 * 1024 * 1024
+
+
+class ScriptedAuthorizer:
+    """Answers as its subclass says, whatever ACLs there are."""
+
+    generation = 0
+
+    def is_allowed(self, client: Client, operation: Operation, resource: Resource) -> bool:
+        raise NotImplementedError
+
+    def allows_any(self, client: Client, operation: Operation, kind: ResourceKind) -> bool:  # noqa: ARG002
+        return False
+
+    def follow(self, image: MetadataImage, *, is_caught_up: bool) -> None:
+        """ACLs do not matter."""
 
 
 class Talker:

@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from broker_scene import Scene, Talker, on_broker
+from broker_scene import Scene, ScriptedAuthorizer, Talker, on_broker
 
-from moldau.broker.access import Operation, Resource
+from moldau.broker.access import Client, Operation, Resource
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages import (
     AlterClientQuotasRequest,
@@ -113,12 +113,10 @@ def test_validate_only_alters_no_quota() -> None:
     on_broker(script)
 
 
-class DenyAll:
+class DenyAll(ScriptedAuthorizer):
     """Denies every operation on the cluster."""
 
-    generation = 0
-
-    def is_allowed(self, principal: str, operation: Operation, resource: Resource) -> bool:  # noqa: ARG002
+    def is_allowed(self, client: Client, operation: Operation, resource: Resource) -> bool:  # noqa: ARG002
         return False
 
 

@@ -1,8 +1,10 @@
 """Client and controller listeners: each serves its own APIs."""
 
 import pytest
-from broker_scene import CONTROLLER, WITH_CONTROLLER, Scene, on_broker
+from broker_scene import CONTROLLER, WITH_CONTROLLER, Scene, ScriptedAuthorizer, on_broker
 
+from moldau.broker.access import Client, Operation, Resource
+from moldau.broker.controllers.forwarded_client import decode_principal, encode_address, encode_principal
 from moldau.model.errors import ErrorCode
 from moldau.wire import messages as m
 from moldau.wire.codec import decode_response
@@ -55,21 +57,19 @@ def envelope(request: m.Message, version: int, correlation_id: int = 77) -> m.En
     header = RequestHeader(request.API_KEY, version, correlation_id, "far client")
     return m.EnvelopeRequest(
         request_data=in_one_buffer(frame_request(header, request)),
-        request_principal=b"User:alice",
-        client_host_address=b"10.0.0.9",
+        request_principal=encode_principal("User:alice"),
+        client_host_address=encode_address("10.0.0.9"),
     )
 
 
-class RecordingAuthorizer:
+class RecordingAuthorizer(ScriptedAuthorizer):
     """Records the principals; nodes are allowed everything, clients may not alter topics."""
 
-    generation = 0
-
     def __init__(self) -> None:
-        self.principals: set[str] = set()
+        self.clients: set[Client] = set()
 
-    def is_allowed(self, principal: str, operation: object, resource: object) -> bool:  # noqa: ARG002
-        self.principals.add(principal)
+    def is_allowed(self, client: Client, operation: Operation, resource: Resource) -> bool:  # noqa: ARG002
+        self.clients.add(client)
         return True
 
 
@@ -86,7 +86,7 @@ def test_envelope_returns_the_response_of_the_wrapped_request() -> None:
         created = decode_response(CREATE_TOPICS, 7, memoryview(answer.response_data)[position:])
         assert (created.topics[0].name, created.topics[0].error_code) == ("t", 0)
         assert "t" in scene.node.broker.image.topics
-        assert "User:alice" in authorizer.principals
+        assert Client("User:alice", "10.0.0.9") in authorizer.clients
 
     on_broker(script, settings=WITH_CONTROLLER, authorizer=authorizer)
 
@@ -104,9 +104,14 @@ def test_envelope_with_an_invalid_request_is_rejected() -> None:
             answer = await talker.ask(0, broken)
             assert answer.error_code == ErrorCode.INVALID_REQUEST
         nameless = envelope(topic("t"), 7)
-        nameless.request_principal = b"\xff"
-        answer = await talker.ask(0, nameless)
-        assert answer.error_code == ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE
+        for principal in (None, b"", b"\xff", b"\0\x09", encode_principal("User:a")[:-1]):
+            nameless.request_principal = principal
+            answer = await talker.ask(0, nameless)
+            assert answer.error_code == ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE
+        placeless = envelope(topic("t"), 7)
+        placeless.client_host_address = b"10.0.0.9"
+        answer = await talker.ask(0, placeless)
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
         assert scene.node.broker.image.topics == {}
 
     on_broker(script, settings=WITH_CONTROLLER)
@@ -131,3 +136,10 @@ def test_describe_cluster_returns_the_endpoints_of_the_listener_kind() -> None:
             assert unknown.error_code == ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
 
     on_broker(script, settings=WITH_CONTROLLER)
+
+
+@pytest.mark.parametrize("is_by_token", [False, True])
+def test_forwarded_principal_has_kafkas_format(*, is_by_token: bool) -> None:
+    encoded = encode_principal("User:CN=a:b,O=c", is_token_authenticated=is_by_token)
+    assert encoded == b"\0\0" + b"\x05User" + b"\x0bCN=a:b,O=c" + bytes([is_by_token]) + b"\0"
+    assert decode_principal(encoded) == ("User:CN=a:b,O=c", is_by_token)

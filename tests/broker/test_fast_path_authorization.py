@@ -3,12 +3,12 @@
 from typing import Any
 
 import pytest
-from broker_scene import Scene, batch, on_broker, produce_request
+from broker_scene import Scene, ScriptedAuthorizer, batch, on_broker, produce_request
 from cluster_scene import Cluster
 from group_members import TOPIC, Member, find_coordinator, members, settle
 from test_follower_fetch_fast_path import LEADER, Follower, recorded_paths, with_follower
 
-from moldau.broker.access import CLUSTER, Operation, Resource, ResourceKind
+from moldau.broker.access import CLUSTER, Client, Operation, Resource, ResourceKind
 from moldau.broker.fastpath.follower_fetch import FollowerFetchFastPath
 from moldau.broker.fastpath.heartbeat import HeartbeatFastPath
 from moldau.broker.fastpath.produce import ProduceFastPath
@@ -18,7 +18,7 @@ from moldau.model.ports import Connection
 from moldau.wire.messages import HeartbeatRequest
 
 
-class ChangingAuthorizer:
+class ChangingAuthorizer(ScriptedAuthorizer):
     """Allows everything but the denied resources; a change starts a new generation."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class ChangingAuthorizer:
         self._denied = set(resources)
         self.generation += 1
 
-    def is_allowed(self, principal: str, operation: Operation, resource: Resource) -> bool:  # noqa: ARG002
+    def is_allowed(self, client: Client, operation: Operation, resource: Resource) -> bool:  # noqa: ARG002
         self.checked.append((operation, resource))
         return resource not in self._denied
 

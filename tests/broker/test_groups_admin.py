@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
-from broker_scene import Scene, Talker, on_broker
+from broker_scene import Scene, ScriptedAuthorizer, Talker, on_broker
 from group_members import SESSION_MS, TOPIC, Member, commit, committed, find_coordinator, members, settle
 
-from moldau.broker.access import GROUP_OPERATIONS, Operation, Resource, ResourceKind
+from moldau.broker.access import GROUP_OPERATIONS, Client, Operation, Resource, ResourceKind
 from moldau.model.errors import ErrorCode
 from moldau.wire import messages
 
@@ -136,12 +136,10 @@ def test_delete_groups_deletes_only_empty_groups_with_their_offsets(version: int
     on_broker(script)
 
 
-class OwnGroups:
+class OwnGroups(ScriptedAuthorizer):
     """Allows everything on groups whose names begin with `my`."""
 
-    generation = 0
-
-    def is_allowed(self, principal: str, operation: Operation, resource: Resource) -> bool:  # noqa: ARG002
+    def is_allowed(self, client: Client, operation: Operation, resource: Resource) -> bool:  # noqa: ARG002
         if resource.kind is ResourceKind.CLUSTER:
             return operation is Operation.CREATE
         return resource.kind is not ResourceKind.GROUP or resource.name.startswith("my")

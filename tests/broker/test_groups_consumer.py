@@ -4,11 +4,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from broker_scene import Scene, Talker, on_broker
+from broker_scene import Scene, ScriptedAuthorizer, Talker, on_broker
 from group_members import Member as ClassicMember
 from group_members import commit, committed, find_coordinator
 
-from moldau.broker.access import Operation, Resource, ResourceKind
+from moldau.broker.access import Client, Operation, Resource, ResourceKind
 from moldau.model.errors import ErrorCode
 from moldau.wire import messages
 
@@ -300,12 +300,10 @@ def test_group_configs_set_heartbeat_and_session_timeouts() -> None:
     on_broker(script)
 
 
-class SomeTopics:
+class SomeTopics(ScriptedAuthorizer):
     """Allows everything except on secret topics."""
 
-    generation = 0
-
-    def is_allowed(self, principal: str, operation: Operation, resource: Resource) -> bool:  # noqa: ARG002
+    def is_allowed(self, client: Client, operation: Operation, resource: Resource) -> bool:  # noqa: ARG002
         hides = resource.kind is ResourceKind.TOPIC and resource.name.startswith("secret")
         return not hides or operation is Operation.CREATE
 

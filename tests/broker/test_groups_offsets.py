@@ -4,10 +4,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from broker_scene import Scene, Talker, batch, on_broker, produce
+from broker_scene import Scene, ScriptedAuthorizer, Talker, batch, on_broker, produce
 from group_members import TOPIC, Member, commit, committed, find_coordinator
 
-from moldau.broker.access import Operation, Resource, ResourceKind
+from moldau.broker.access import Client, Operation, Resource, ResourceKind
 from moldau.broker.internal_topics import OFFSETS_TOPIC, partition_for
 from moldau.model.errors import ErrorCode
 from moldau.wire import messages
@@ -247,12 +247,10 @@ def test_offsets_survive_in_every_codec(codec: int) -> None:
     on_broker(script, settings=[f"offsets.topic.compression.codec={codec}"])
 
 
-class SomeTopics:
+class SomeTopics(ScriptedAuthorizer):
     """Allows everything, except on topics whose names do not begin with `t`."""
 
-    generation = 0
-
-    def is_allowed(self, principal: str, operation: Operation, resource: Resource) -> bool:  # noqa: ARG002
+    def is_allowed(self, client: Client, operation: Operation, resource: Resource) -> bool:  # noqa: ARG002
         return resource.kind is not ResourceKind.TOPIC or operation is Operation.CREATE or resource.name.startswith("t")
 
 

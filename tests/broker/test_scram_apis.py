@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from broker_scene import Scene, Talker, on_broker
+from broker_scene import Scene, ScriptedAuthorizer, Talker, on_broker
 from sasl_scene import create_user
 
-from moldau.broker.access import Operation, Resource
+from moldau.broker.access import Client, Operation, Resource
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages import AlterUserScramCredentialsRequest, DescribeUserScramCredentialsRequest
 
@@ -60,10 +60,8 @@ def test_deletion_removes_one_mechanism_and_is_an_error_the_second_time() -> Non
     on_broker(script)
 
 
-class DenyCluster:
-    generation = 0
-
-    def is_allowed(self, principal: str, operation: Operation, resource: Resource) -> bool:  # noqa: ARG002
+class DenyCluster(ScriptedAuthorizer):
+    def is_allowed(self, client: Client, operation: Operation, resource: Resource) -> bool:  # noqa: ARG002
         return resource.name != "kafka-cluster"
 
 

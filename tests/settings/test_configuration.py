@@ -128,9 +128,21 @@ def test_wildcard_listener_is_a_warning() -> None:
     assert "localhost" in _load("listeners=PLAINTEXT://0.0.0.0:9092").warnings[0]
 
 
-def test_unsupported_authorizer_is_a_warning() -> None:
-    warnings = _load("authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer").warnings
-    assert any("every client may do everything" in warning for warning in warnings)
+@pytest.mark.parametrize(
+    ("override", "word"),
+    [
+        ("authorizer.class.name=kafka.security.authorizer.AclAuthorizer", "the only authorizer is org.apache.kafka"),
+        ("super.users=User:admin;root", "root is not of the form principalType:principalName"),
+    ],
+)
+def test_authorizer_that_cannot_work_is_rejected(override: str, word: str) -> None:
+    with pytest.raises(InvalidConfig, match=word):
+        _load(override)
+
+
+def test_standard_authorizer_is_accepted_without_a_warning() -> None:
+    configuration = _load("authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer")
+    assert not configuration.warnings
 
 
 @pytest.mark.parametrize(

@@ -1,59 +1,53 @@
-"""Authorization: operations, resources, and the authorizer that handlers consult."""
+"""Authorization: the authorizer that handlers consult, and the errors of what it denies."""
 
-from dataclasses import dataclass
-from enum import Enum
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
+from moldau.machines.access.acls import Client, Operation, ResourceKind
+from moldau.machines.metadata.acls import CLUSTER_NAME
+from moldau.machines.metadata.image import MetadataImage
 from moldau.model.errors import (
     ClusterAuthorizationFailed,
+    DelegationTokenAuthorizationFailed,
     GroupAuthorizationFailed,
     KafkaError,
     TopicAuthorizationFailed,
     TransactionalIdAuthorizationFailed,
 )
 
+__all__ = [
+    "ANONYMOUS",
+    "CLUSTER",
+    "CLUSTER_OPERATIONS",
+    "GROUP_OPERATIONS",
+    "TOPIC_OPERATIONS",
+    "AllowAll",
+    "Authorizer",
+    "Client",
+    "Operation",
+    "Resource",
+    "ResourceKind",
+    "authorization_error",
+]
+
 ANONYMOUS: Final = "User:ANONYMOUS"
 
 
-class Operation(Enum):
-    """Operations, with Kafka's numbers."""
-
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-
-
-class ResourceKind(Enum):
-    """Kinds of resources, with Kafka's numbers."""
-
-    TOPIC = 2
-    GROUP = 3
-    CLUSTER = 4
-    TRANSACTIONAL_ID = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Resource:
+class Resource(NamedTuple):
     """A resource that ACLs protect."""
 
     kind: ResourceKind
     name: str
 
 
-CLUSTER: Final = Resource(ResourceKind.CLUSTER, "kafka-cluster")
+CLUSTER: Final = Resource(ResourceKind.CLUSTER, CLUSTER_NAME)
 
 _ERRORS: Final[dict[ResourceKind, type[KafkaError]]] = {
     ResourceKind.TOPIC: TopicAuthorizationFailed,
     ResourceKind.GROUP: GroupAuthorizationFailed,
     ResourceKind.CLUSTER: ClusterAuthorizationFailed,
     ResourceKind.TRANSACTIONAL_ID: TransactionalIdAuthorizationFailed,
+    ResourceKind.DELEGATION_TOKEN: DelegationTokenAuthorizationFailed,
+    ResourceKind.USER: DelegationTokenAuthorizationFailed,  # users are resources of delegation tokens only
 }
 
 # Operations that Metadata and DescribeCluster report to a client (one bit per operation).
@@ -86,7 +80,7 @@ GROUP_OPERATIONS: Final = (
 
 
 class Authorizer(Protocol):
-    """Decides whether a principal may perform an operation on a resource.
+    """Decides whether a client may perform an operation on a resource.
 
     `generation` changes whenever a decision may change. Fast paths keep a decision while the generation is the same,
     so every change of an ACL takes effect with the next request.
@@ -95,7 +89,15 @@ class Authorizer(Protocol):
     @property
     def generation(self) -> int: ...
 
-    def is_allowed(self, principal: str, operation: Operation, resource: Resource) -> bool: ...
+    def is_allowed(self, client: Client, operation: Operation, resource: Resource) -> bool: ...
+
+    def allows_any(self, client: Client, operation: Operation, kind: ResourceKind) -> bool:
+        """Whether the operation is allowed on some resource of a kind."""
+        ...
+
+    def follow(self, image: MetadataImage, *, is_caught_up: bool) -> None:
+        """Decide by the ACLs of this image from now on; `is_caught_up`: it holds everything that was committed."""
+        ...
 
 
 class AllowAll:
@@ -103,8 +105,14 @@ class AllowAll:
 
     generation: Final = 0
 
-    def is_allowed(self, principal: str, operation: Operation, resource: Resource) -> bool:  # noqa: ARG002
+    def is_allowed(self, client: Client, operation: Operation, resource: Resource) -> bool:  # noqa: ARG002
         return True
+
+    def allows_any(self, client: Client, operation: Operation, kind: ResourceKind) -> bool:  # noqa: ARG002
+        return True
+
+    def follow(self, image: MetadataImage, *, is_caught_up: bool) -> None:
+        """ACLs do not matter."""
 
 
 def authorization_error(resource: Resource) -> KafkaError:

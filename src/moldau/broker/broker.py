@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from moldau.broker.access import AllowAll, Authorizer
+from moldau.broker.audit_log import AuditLog, AuditLogSettings
 from moldau.broker.cluster.local_requests import LocalRequests
 from moldau.broker.cluster.lost_brokers import LostBrokers
 from moldau.broker.cluster.metadata_publisher import MetadataPublisher
@@ -90,6 +91,7 @@ class Broker:
         self.metadata = metadata
         self.authorizer = authorizer or AllowAll()
         self.allows_all = authorizer is None
+        self.audit_log = AuditLog(ports.disk, ports.clock, _audit_log_settings(settings, data_folder))
         self._on_failure = on_failure
         self.partitions_max = ports.disk.files_max() // DESCRIPTORS_PER_PARTITION
         self.disk_errors = 0
@@ -181,6 +183,8 @@ class Broker:
         await self.metadata_publisher.catch_up()
 
     async def _follow(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        newest = self.metadata
+        self.authorizer.follow(image, is_caught_up=image is newest.image and newest.is_caught_up)
         self.lost_brokers.followed(self.image, image)
         if any(resource.type == ResourceType.BROKER for resource in delta.configs):
             self._update_settings(image)
@@ -275,6 +279,18 @@ class Broker:
         self.replica_sessions.close()
         await self.partitions.close()
         await self._store.close()
+        self.audit_log.close()
+
+
+def _audit_log_settings(settings: BrokerSettings, data_folder: str) -> AuditLogSettings:
+    path = settings.audit_log_path
+    return AuditLogSettings(
+        path if not path or path.startswith("/") else f"{data_folder}/{path}",
+        settings.audit_log_allowed,
+        settings.audit_log_max_bytes,
+        settings.audit_log_files,
+        settings.audit_log_lines_per_second,
+    )
 
 
 def _log_invalid_setting(error: InvalidConfig) -> None:

@@ -11,6 +11,7 @@ COMMANDS: Final[dict[str, str]] = {
     "topic": "moldau.cli.topics:app",
     "config": "moldau.cli.configs:app",
     "group": "moldau.cli.groups:app",
+    "acl": "moldau.cli.acls:app",
     "txn": "moldau.cli.transactions:app",
     "produce": "moldau.cli.produce:app",
     "consume": "moldau.cli.consume:app",

@@ -417,5 +417,23 @@ class ResourceNotFound(KafkaError):
     code = ErrorCode.RESOURCE_NOT_FOUND
 
 
+class DelegationTokenAuthorizationFailed(KafkaError):
+    code = ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
+
+
+class PrincipalDeserializationFailed(KafkaError):
+    code = ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE
+
+
+class AuthorizerNotReady(KafkaError):
+    """The ACLs are not loaded yet; Kafka has no code of its own for this."""
+
+    code = ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+class SecurityDisabled(KafkaError):
+    code = ErrorCode.SECURITY_DISABLED
+
+
 class UnknownServerFailure(KafkaError):
     code = ErrorCode.UNKNOWN_SERVER_ERROR

@@ -61,7 +61,7 @@ def load_configuration(files: Iterable[tuple[str, str]] = (), overrides: Iterabl
         peer_securities(Configuration(settings, listeners, texts, quorum=quorum))
     except InvalidConfig as error:
         raise InvalidConfig(_located(str(error), configured)) from None
-    warnings = (*_repeated(entries), *_ignored(configured), *_unprotected(texts), *listeners.warnings)
+    warnings = (*_repeated(entries), *_ignored(configured), *listeners.warnings)
     return Configuration(settings, listeners, texts, warnings, quorum)
 
 
@@ -167,8 +167,3 @@ def _ignored(configured: Mapping[str, Entry]) -> Iterator[str]:
     idle = sorted(name for name in configured if (setting := broker_setting(name)) and not setting.has_effect)
     if idle:
         yield f"These settings are accepted but have no effect: {', '.join(idle)}."
-
-
-def _unprotected(texts: Mapping[str, str]) -> Iterator[str]:
-    if texts.get("authorizer.class.name"):
-        yield "authorizer.class.name is set, but authorization is not supported yet: every client may do everything."

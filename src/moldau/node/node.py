@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterator
 
 from moldau.broker.access import Authorizer
 from moldau.broker.authentication.mechanisms import Credentials, ListenerMechanisms
+from moldau.broker.authorizer import StandardAuthorizer
 from moldau.broker.broker import Broker
 from moldau.broker.cluster.peers import Peers
+from moldau.broker.configs.access_settings import parse_super_users
 from moldau.broker.configs.validation import ConfigValidator
 from moldau.broker.controllers.lifecycle import BrokerLifecycle
 from moldau.broker.controllers.registration import ControllerRegistration
@@ -119,10 +121,12 @@ class Node:
             self._failed,
             self._incarnation_id(),
             self._configuration.listeners.inter_broker,
-            self._authorizer,
+            self._authorizer or self._make_authorizer(),
         )
         self.routers = Routers(served_apis(), self.broker.controller_listeners)
         self.broker.local = LocalHandler(self.broker, self.routers)
+        apis = (*self.routers.broker.apis.values(), *self.routers.controller.apis.values())
+        self.broker.audit_log.api_names.update((api.key, api.name) for api in apis)
         self._listeners = Listeners(self.broker, self.routers, ports.network, self._gates())
 
     def _make_peers(self) -> tuple[Peers, Peers]:
@@ -148,6 +152,13 @@ class Node:
                 mechanisms = ListenerMechanisms(each.name, lambda: self.broker.texts, credentials)
                 gates[each.name] = GateHost(mechanisms, ports.clock, ports.executor, meter)
         return gates
+
+    def _make_authorizer(self) -> Authorizer | None:
+        settings = self._configuration.settings
+        if not settings.authorizer_class_name:
+            return None
+        super_users = parse_super_users(settings.super_users)
+        return StandardAuthorizer(super_users, allows_without_acl=settings.allow_everyone_if_no_acl_found)
 
     def _incarnation_id(self) -> bytes:
         """Return a new id, unless the last run ended before its registration was confirmed."""

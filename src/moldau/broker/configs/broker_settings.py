@@ -7,6 +7,7 @@ them an effect, its row moves here, or beside the new code.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from moldau.broker.configs.access_settings import AccessSettings
 from moldau.broker.configs.controller_settings import LeadershipSettings, LifecycleSettings, QuorumSettings
 from moldau.broker.configs.group_settings import LagSettings, OffsetsTopicSettings
 from moldau.broker.configs.quorum_settings import MemberSettings
@@ -416,6 +417,7 @@ class BrokerSettings(
     ObservabilitySettings,
     SaslSettings,
     TokenSettings,
+    AccessSettings,
 ):
     """All settings of one broker; `log_defaults` are the defaults of topic settings.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from moldau.broker.access import ANONYMOUS
 from moldau.broker.cluster.local_requests import LocalRequests
 from moldau.broker.cluster.peers import Peers
+from moldau.broker.controllers.forwarded_client import encode_address, encode_principal
 from moldau.client.errors import error_of
 from moldau.model.errors import (
     ClusterAuthorizationFailed,
@@ -52,6 +53,9 @@ class ForwardedRequest(Protocol):
     def principal(self) -> str: ...
 
     @property
+    def is_token_authenticated(self) -> bool: ...
+
+    @property
     def peer(self) -> str: ...
 
 
@@ -63,6 +67,7 @@ class OwnRequest(NamedTuple):
     client_id: str | None = None
     principal: str = ANONYMOUS
     peer: str = "this node"
+    is_token_authenticated: bool = False
 
 
 class ControllerHost(Protocol):
@@ -148,8 +153,10 @@ class ControllerChannel:
         pieces = frame_request(header, request)  # before the first await: its buffers are borrowed
         envelope = EnvelopeRequest(
             request_data=in_one_buffer(pieces),
-            request_principal=context.principal.encode(),
-            client_host_address=context.peer.encode(),
+            request_principal=encode_principal(
+                context.principal, is_token_authenticated=context.is_token_authenticated
+            ),
+            client_host_address=encode_address(context.peer),
         )
         purpose = NEW_VOTERS if isinstance(request, AddRaftVoterRequest) else FORWARDED
         response = await self.ask(envelope, purpose=purpose)

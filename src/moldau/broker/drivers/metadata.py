@@ -277,6 +277,11 @@ class MetadataDriver:
         return self._publisher.image
 
     @property
+    def is_caught_up(self) -> bool:
+        """Whether the newest image holds every record that is known to be committed."""
+        return 0 < self._log.high_watermark <= self._publisher.end_offset
+
+    @property
     def quorum(self) -> Quorum:
         """The quorum member that handles requests of other members."""
         if self._quorum is None:

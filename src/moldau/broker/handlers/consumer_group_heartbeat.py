@@ -32,7 +32,7 @@ async def handle(request: ConsumerGroupHeartbeatRequest, context: GroupContext) 
             caller,
             now=now,
             randomness=randomness,
-            can_describe=lambda topic: context.may(Operation.DESCRIBE, topic),
+            can_describe=lambda topic: context.may(Operation.DESCRIBE, topic, is_audited=False),
         )
     )
 

@@ -32,7 +32,7 @@ async def handle(request: CreateTopicsRequest, context: QuorumContext) -> Create
 
 def _rejection(name: str, context: QuorumContext) -> KafkaError | None:
     if not (
-        context.is_allowed(Operation.CREATE, CLUSTER)
+        context.is_allowed(Operation.CREATE, CLUSTER, is_audited=False)
         or context.is_allowed(Operation.CREATE, Resource(ResourceKind.TOPIC, name))
     ):
         return TopicAuthorizationFailed(f"Not authorized to create topic {name}.")
@@ -63,7 +63,7 @@ def _result(outcome: TopicCreated, context: QuorumContext) -> Result:
     )
     if outcome.error is not ErrorCode.NONE or context.api_version < DETAILS_FROM:
         return result
-    if not context.is_allowed(Operation.DESCRIBE_CONFIGS, Resource(ResourceKind.TOPIC, outcome.name)):
+    if not context.may(Operation.DESCRIBE_CONFIGS, outcome.name, is_audited=False):
         result.topic_config_error_code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         result.num_partitions = result.replication_factor = -1
         return result

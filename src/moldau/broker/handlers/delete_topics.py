@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from moldau.broker.access import Operation
+from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.handlers.contexts import QuorumContext
 from moldau.machines.metadata.topics import TopicDeleted, TopicReference
 from moldau.model.errors import ErrorCode, KafkaError
@@ -38,9 +38,12 @@ def _rejection(reference: TopicReference, context: QuorumContext) -> Result | No
     name = reference.name
     if name is None:
         name = context.broker.image.topic_name(reference.topic_id)
-    if name is None or context.may(Operation.DELETE, name):
+    if name is None or context.is_allowed(Operation.DELETE, CLUSTER, is_audited=False):
         return None
-    is_seen = reference.name is not None or context.may(Operation.DESCRIBE, name)
+    is_visible = context.may(Operation.DESCRIBE, name, is_audited=False)
+    if (is_visible or reference.name is None) and context.may(Operation.DELETE, name):
+        return None
+    is_seen = is_visible or reference.name is not None
     return Result(
         name=name if is_seen else None,
         topic_id=reference.topic_id,

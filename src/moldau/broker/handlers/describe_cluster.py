@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from moldau.broker.access import CLUSTER, CLUSTER_OPERATIONS, Operation
+from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.handlers.contexts import ClusterContext
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.wire.messages import DescribeClusterRequest, DescribeClusterResponse
@@ -25,7 +25,8 @@ class _UnknownEndpoint(KafkaError):
 
 async def handle(request: DescribeClusterRequest, context: ClusterContext) -> DescribeClusterResponse:
     """List the brokers as Metadata does, without topics; on a controller listener, list the controllers."""
-    context.authorize(Operation.DESCRIBE, CLUSTER)
+    if context.is_from_controllers:  # clients of brokers know all this from Metadata
+        context.authorize(Operation.ALTER, CLUSTER)
     _check_endpoint(request.endpoint_type, context)
     is_about_controllers = request.endpoint_type == CONTROLLERS
     broker = context.broker
@@ -36,7 +37,7 @@ async def handle(request: DescribeClusterRequest, context: ClusterContext) -> De
         brokers=_controllers(context) if is_about_controllers else _brokers(request, context),
     )
     if request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = context.operations(CLUSTER, CLUSTER_OPERATIONS)
+        response.cluster_authorized_operations = context.cluster_operations()
     return response
 
 

@@ -44,7 +44,8 @@ async def handle(request: DescribeTopicPartitionsRequest, context: ClusterContex
 def _names(request: DescribeTopicPartitionsRequest, context: ClusterContext) -> list[str]:
     if request.topics:
         return sorted({topic.name for topic in request.topics})
-    return sorted(name for name in context.broker.image.topics if context.may(Operation.DESCRIBE, name))
+    names = context.broker.image.topics
+    return sorted(name for name in names if context.may(Operation.DESCRIBE, name, is_audited=False))
 
 
 def _topic(

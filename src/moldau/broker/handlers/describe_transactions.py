@@ -30,7 +30,9 @@ async def _describe(transactional_id: str, context: TxnContext) -> Described:
         described = await shard.read(lambda machine: machine.describe(transactional_id))
     except KafkaError as error:
         return _error_result(transactional_id, error)
-    described.topics = [each for each in described.topics if context.may(Operation.DESCRIBE, each.topic)]
+    described.topics = [
+        each for each in described.topics if context.may(Operation.DESCRIBE, each.topic, is_audited=False)
+    ]
     return described
 
 

@@ -4,27 +4,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from moldau.broker.access import CLUSTER, Operation
+from moldau.broker.controllers.forwarded_client import decode_address, decode_principal
 from moldau.broker.requests.context import RequestContext
 from moldau.broker.requests.router import Api, ForwardingContext
-from moldau.model.errors import ErrorCode, InvalidRequest, KafkaError, NotController
+from moldau.model.errors import InvalidRequest, KafkaError, NotController
 from moldau.wire.codec import Malformed
 from moldau.wire.framing import RequestHeader, frame_response, in_one_buffer, parse_request_header
 from moldau.wire.messages import EnvelopeRequest, EnvelopeResponse
-
-
-class _InvalidPrincipal(KafkaError):
-    """The forwarded principal cannot be decoded."""
-
-    code = ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE
 
 
 async def handle(request: EnvelopeRequest, context: ForwardingContext, apis: Mapping[int, Api]) -> EnvelopeResponse:
     """Handle the inner request as if the client had sent it here, with the client's principal."""
     context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
     api, header, requested = _open(request, apis)
-    inner = _client(request, header, context)
     if not context.broker.controller.is_here:
         raise NotController("The active controller is another node.")
+    inner = _client(request, header, context)
+    _, inner.is_token_authenticated = decode_principal(request.request_principal)
     assert api.decide is not None
     try:
         response = await api.decide(requested, inner)
@@ -51,9 +47,7 @@ def _open(request: EnvelopeRequest, apis: Mapping[int, Api]) -> tuple[Api, Reque
 
 
 def _client(request: EnvelopeRequest, header: RequestHeader, context: ForwardingContext) -> ForwardingContext:
-    try:
-        principal = bytes(request.request_principal or b"").decode()
-        peer = bytes(request.client_host_address).decode()
-    except UnicodeDecodeError:
-        raise _InvalidPrincipal("Cannot decode the principal of the forwarded request.") from None
+    """The context in which the client's request is authorized: its own principal and address."""
+    principal, _ = decode_principal(request.request_principal)
+    peer = decode_address(request.client_host_address, context.peer)
     return RequestContext(context.broker, context.listener, peer, principal, header, context.started_ms)

@@ -59,10 +59,7 @@ def error_response(request: InitProducerIdRequest, error: KafkaError, version: i
 def _check_permission(context: TxnContext) -> None:
     """Permission to write to any topic includes idempotence."""
     if not (
-        context.is_allowed(Operation.IDEMPOTENT_WRITE, CLUSTER)
-        or any(
-            context.is_allowed(Operation.WRITE, Resource(ResourceKind.TOPIC, name))
-            for name in context.broker.image.topics
-        )
+        context.is_allowed(Operation.IDEMPOTENT_WRITE, CLUSTER, is_audited=False)
+        or context.may_some(Operation.WRITE, ResourceKind.TOPIC)
     ):
         raise ClusterAuthorizationFailed("Not authorized to write to any topic.")

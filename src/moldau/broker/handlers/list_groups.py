@@ -18,8 +18,10 @@ async def handle(request: ListGroupsRequest, context: GroupContext) -> ListGroup
 
 
 def _visible(groups: list[Listed], context: GroupContext) -> list[Listed]:
-    if context.is_allowed(Operation.DESCRIBE, CLUSTER):
+    if context.is_allowed(Operation.DESCRIBE, CLUSTER, is_audited=False):
         return groups
     return [
-        each for each in groups if context.is_allowed(Operation.DESCRIBE, Resource(ResourceKind.GROUP, each.group_id))
+        each
+        for each in groups
+        if context.is_allowed(Operation.DESCRIBE, Resource(ResourceKind.GROUP, each.group_id), is_audited=False)
     ]

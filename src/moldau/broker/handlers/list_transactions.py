@@ -47,5 +47,7 @@ def _visible(listed: list[Listed], context: TxnContext) -> list[Listed]:
     return [
         each
         for each in listed
-        if context.is_allowed(Operation.DESCRIBE, Resource(ResourceKind.TRANSACTIONAL_ID, each.transactional_id))
+        if context.is_allowed(
+            Operation.DESCRIBE, Resource(ResourceKind.TRANSACTIONAL_ID, each.transactional_id), is_audited=False
+        )
     ]

@@ -5,7 +5,6 @@ from typing import Final, TypeVar
 
 from moldau.broker.access import (
     CLUSTER,
-    CLUSTER_OPERATIONS,
     TOPIC_OPERATIONS,
     Operation,
     Resource,
@@ -60,7 +59,7 @@ async def handle(request: MetadataRequest, context: ClusterContext) -> MetadataR
         topics=topics,
     )
     if request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = context.operations(CLUSTER, CLUSTER_OPERATIONS)
+        response.cluster_authorized_operations = context.cluster_operations()
     return response
 
 
@@ -76,7 +75,9 @@ async def _topics(request: MetadataRequest, context: ClusterContext) -> list[Top
     image = context.broker.image
     is_all = request.topics is None or (not request.topics and context.api_version < NULL_MEANS_ALL_FROM)
     if is_all or request.topics is None:
-        seen = [topic for topic in image.topics.values() if context.may(Operation.DESCRIBE, topic.name)]
+        seen = [
+            topic for topic in image.topics.values() if context.may(Operation.DESCRIBE, topic.name, is_audited=False)
+        ]
         reach = ReachableBrokers(context.broker, context.listener)
         return await _in_slices(seen, lambda topic: _describe(topic, request, context, reach), context)
     _check(request.topics, context.api_version)
@@ -120,13 +121,16 @@ async def _create_missing(request: MetadataRequest, context: ClusterContext) -> 
         for topic in request.topics or ()
         if topic.name is not None and topic.topic_id == NO_TOPIC_ID and topic.name not in broker.image.topics
     ]
-    allowed = [
-        name
+    missing = [name for name in missing if context.may(Operation.DESCRIBE, name)]
+    allowed = missing
+    if missing and not context.is_allowed(Operation.CREATE, CLUSTER, is_audited=False):
+        allowed = [name for name in missing if context.may(Operation.CREATE, name)]
+    outcomes: dict[str, KafkaError] = {
+        name: TopicAuthorizationFailed(f"Not authorized to create topic {name}.")
         for name in missing
-        if context.is_allowed(Operation.CREATE, CLUSTER)
-        or context.is_allowed(Operation.CREATE, Resource(ResourceKind.TOPIC, name))
-    ]
-    return await auto_create(broker, allowed, context) if allowed else {}
+        if name not in allowed
+    }
+    return {**outcomes, **await auto_create(broker, allowed, context)} if allowed else outcomes
 
 
 def _result(
@@ -148,8 +152,10 @@ def _find(requested: Requested, context: ClusterContext, created: dict[str, Kafk
     image = context.broker.image
     if requested.topic_id != NO_TOPIC_ID:
         topic = image.topics_by_id.get(TopicId(requested.topic_id))
-        if topic is None or not context.may(Operation.DESCRIBE, topic.name):
+        if topic is None:
             raise UnknownTopicId("Unknown topic id.")
+        if not context.may(Operation.DESCRIBE, topic.name):  # an id tells nothing; the name stays hidden
+            raise TopicAuthorizationFailed("Not authorized to describe the topic of this id.")
         return topic
     assert requested.name is not None
     if not context.may(Operation.DESCRIBE, requested.name):

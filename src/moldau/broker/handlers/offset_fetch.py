@@ -103,7 +103,7 @@ def _find(topic: RequestedTopic, context: GroupContext) -> ErrorCode:
 
 def _visible(topics: Sequence[TopicResult], context: GroupContext) -> list[TopicResult]:
     """Of all committed offsets, those of topics the client may describe; from version 10 on, of existing topics."""
-    visible = [topic for topic in topics if context.may(Operation.DESCRIBE, topic.name)]
+    visible = [topic for topic in topics if context.may(Operation.DESCRIBE, topic.name, is_audited=False)]
     if context.api_version < OFFSETS_TOPIC_IDS_FROM:
         return visible
     image = context.broker.groups.newest_image() or context.broker.image  # the image that the machine has used

@@ -1,6 +1,6 @@
 """OffsetForLeaderEpoch: the end offset of a leader epoch, for clients and followers to detect truncation."""
 
-from moldau.broker.access import Operation
+from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.handlers.contexts import LogContext
 from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import KafkaError, TopicAuthorizationFailed
@@ -14,20 +14,22 @@ TopicResult = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
 async def handle(request: OffsetForLeaderEpochRequest, context: LogContext) -> OffsetForLeaderEpochResponse:
     """Look up each partition on its own."""
     turn = TimeSlice(context)
+    is_broker = context.is_allowed(Operation.CLUSTER_ACTION, CLUSTER, is_audited=False)
     topics = []
     for topic in request.topics:
+        is_visible = is_broker or context.may(Operation.DESCRIBE, topic.topic)
         results = []
         for requested in topic.partitions:
-            results.append(_result(topic.topic, requested, context))
+            results.append(_result(topic.topic, requested, context, is_visible=is_visible))
             if turn.is_over():
                 await turn.next()
         topics.append(TopicResult(topic=topic.topic, partitions=results))
     return OffsetForLeaderEpochResponse(topics=topics)
 
 
-def _result(topic: str, requested: Requested, context: LogContext) -> Result:
+def _result(topic: str, requested: Requested, context: LogContext, *, is_visible: bool) -> Result:
     try:
-        if not context.may(Operation.DESCRIBE, topic):
+        if not is_visible:
             raise TopicAuthorizationFailed(f"Not authorized to describe topic {topic}.")
         partition = context.broker.partitions.get(topic, requested.partition)
         partition.check_epoch(requested.current_leader_epoch)

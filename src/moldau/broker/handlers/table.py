@@ -26,11 +26,14 @@ from moldau.broker.handlers import (
     consumer_group_describe,
     consumer_group_heartbeat,
     controller_registration,
+    create_acls,
     create_partitions,
     create_topics,
+    delete_acls,
     delete_groups,
     delete_records,
     delete_topics,
+    describe_acls,
     describe_client_quotas,
     describe_cluster,
     describe_configs,
@@ -89,6 +92,7 @@ from moldau.wire.messages import (
     BrokerHeartbeatResponse,
     ConsumerGroupHeartbeatResponse,
     ControllerRegistrationResponse,
+    DescribeAclsResponse,
     DescribeClusterResponse,
     DescribeLogDirsResponse,
     DescribeQuorumResponse,
@@ -192,6 +196,7 @@ def served_apis() -> list[Api]:
         *_group_apis(),
         *_transaction_apis(),
         *_cluster_apis(),
+        *_access_apis(),
         *_node_apis(),
         *_quorum_apis(),
         *_sasl_apis(),
@@ -300,6 +305,15 @@ def _cluster_apis() -> list[Api]:
         _controller(49, "AlterClientQuotas", 0, 1, alter_client_quotas),
         _controller(57, "UpdateFeatures", 0, 2, update_features),
         _controller(64, "UnregisterBroker", 0, 0, unregister_broker, with_error_code(UnregisterBrokerResponse)),
+    ]
+
+
+def _access_apis() -> list[Api]:
+    """ACLs."""
+    return [
+        _any_listener(29, "DescribeAcls", 1, 3, describe_acls, with_error_code(DescribeAclsResponse)),
+        _controller(30, "CreateAcls", 1, 3, create_acls),
+        _controller(31, "DeleteAcls", 1, 3, delete_acls),
     ]
 
 

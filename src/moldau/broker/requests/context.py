@@ -4,8 +4,20 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from moldau.broker.access import ANONYMOUS, Authorizer, Operation, Resource, ResourceKind, authorization_error
+from moldau.broker.access import (
+    ANONYMOUS,
+    CLUSTER,
+    CLUSTER_OPERATIONS,
+    Authorizer,
+    Client,
+    Operation,
+    Resource,
+    ResourceKind,
+    authorization_error,
+)
+from moldau.broker.audit_log import AuditLog
 from moldau.broker.runtime.rate_limited_logger import RateLimitedLogger
+from moldau.machines.access.acls import canonical_host
 from moldau.model.ports import Clock
 from moldau.wire.framing import RequestHeader
 from moldau.wire.messages import SaslHandshakeRequest, SaslHandshakeResponse
@@ -46,6 +58,9 @@ class ContextHost(Protocol):
     def allows_all(self) -> bool: ...
 
     @property
+    def audit_log(self) -> AuditLog: ...
+
+    @property
     def controller_listeners(self) -> tuple[str, ...]: ...
 
 
@@ -56,11 +71,14 @@ class RequestContext(Generic[HostT_co]):
     """The client, listener and version of a request, and the parts of the broker that its handler may use."""
 
     __slots__ = (
+        "_client",
+        "api_key",
         "api_version",
         "broker",
         "client_id",
         "connection",
         "correlation_id",
+        "is_token_authenticated",
         "leader_hints",
         "listener",
         "peer",
@@ -84,7 +102,9 @@ class RequestContext(Generic[HostT_co]):
         self.listener = listener
         self.peer = peer
         self.principal = principal
-        _, self.api_version, self.correlation_id, self.client_id = header
+        self.api_key, self.api_version, self.correlation_id, self.client_id = header
+        self._client: Client | None = None
+        self.is_token_authenticated = False  # by a delegation token, which must not create others
         self.started_ms = started_ms  # monotonic
         self.connection = connection  # None for requests forwarded by another node or made by this one
         self.throttle_ms = 0  # set by a handler; the connection is muted for this long after the response
@@ -124,12 +144,33 @@ class RequestContext(Generic[HostT_co]):
             client = f"{self.peer} ({self.client_id})"
             limited_logger.write(what, f"Rejected {what} of {client} for {where}: {reason}", logging.INFO)
 
-    def is_allowed(self, operation: Operation, resource: Resource) -> bool:
-        return self.broker.authorizer.is_allowed(self.principal, operation, resource)
+    @property
+    def client(self) -> Client:
+        """The client, as ACLs see it."""
+        client = self._client
+        if client is None:
+            client = self._client = Client(self.principal, canonical_host(self.peer))
+        return client
 
-    def may(self, operation: Operation, topic: str) -> bool:
+    def is_allowed(self, operation: Operation, resource: Resource, *, is_audited: bool = True) -> bool:
+        """Whether the operation is allowed. `is_audited` is False where the client did not name the resource."""
+        broker = self.broker
+        if broker.allows_all:
+            return True
+        is_allowed = broker.authorizer.is_allowed(self.client, operation, resource)
+        if is_audited and (not is_allowed or broker.audit_log.records_allowed):
+            broker.audit_log.write(self, self.client, operation, resource, is_allowed=is_allowed)
+        return is_allowed
+
+    def may(self, operation: Operation, topic: str, *, is_audited: bool = True) -> bool:
         """Whether the operation is allowed on a topic; the produce and fetch paths use this check."""
-        return self.broker.allows_all or self.is_allowed(operation, Resource(ResourceKind.TOPIC, topic))
+        return self.broker.allows_all or self.is_allowed(
+            operation, Resource(ResourceKind.TOPIC, topic), is_audited=is_audited
+        )
+
+    def may_some(self, operation: Operation, kind: ResourceKind) -> bool:
+        """Whether the operation is allowed on some resource of a kind."""
+        return self.broker.allows_all or self.broker.authorizer.allows_any(self.client, operation, kind)
 
     def authorize(self, operation: Operation, resource: Resource) -> None:
         """Raise the authorization error of the resource unless the operation is allowed."""
@@ -141,11 +182,17 @@ class RequestContext(Generic[HostT_co]):
         if not self.broker.allows_all:
             self.authorize(operation, Resource(ResourceKind.GROUP, group_id))
 
+    def cluster_operations(self) -> int:
+        """The allowed operations on the cluster; none for a client that may not describe it."""
+        if not self.is_allowed(Operation.DESCRIBE, CLUSTER, is_audited=False):
+            return 0
+        return self.operations(CLUSTER, CLUSTER_OPERATIONS)
+
     def operations(self, resource: Resource, among: tuple[Operation, ...]) -> int:
         """The allowed operations as the bit set of Metadata and DescribeCluster responses."""
         bits = 0
         for operation in among:
-            if self.is_allowed(operation, resource):
+            if self.is_allowed(operation, resource, is_audited=False):
                 bits |= 1 << operation.value
         return bits
 
@@ -159,10 +206,19 @@ class OwnContext(RequestContext[HostT_co]):
         listener = next(iter(broker.controller_listeners), "")
         super().__init__(broker, listener, "this node", ANONYMOUS, header, broker.clock.monotonic_ms())
 
-    def is_allowed(self, operation: Operation, resource: Resource) -> bool:  # noqa: ARG002 - the common shape
+    def is_allowed(
+        self,
+        operation: Operation,  # noqa: ARG002 - the common shape
+        resource: Resource,  # noqa: ARG002
+        *,
+        is_audited: bool = True,  # noqa: ARG002
+    ) -> bool:
         return True
 
-    def may(self, operation: Operation, topic: str) -> bool:  # noqa: ARG002 - the common shape
+    def may(self, operation: Operation, topic: str, *, is_audited: bool = True) -> bool:  # noqa: ARG002
+        return True
+
+    def may_some(self, operation: Operation, kind: ResourceKind) -> bool:  # noqa: ARG002 - the common shape
         return True
 
     def authorize_group(self, operation: Operation, group_id: str) -> None:

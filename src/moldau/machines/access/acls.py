@@ -14,8 +14,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 WILDCARD: Final = "*"
 WILDCARD_PRINCIPAL: Final = "User:*"
@@ -73,6 +74,17 @@ class Permission(IntEnum):
     ANY = 1
     DENY = 2
     ALLOW = 3
+
+
+_Number = TypeVar("_Number", Operation, ResourceKind, PatternType, Permission)
+
+
+def known(numbers: type[_Number], number: int) -> _Number:
+    """Return the member of this number; UNKNOWN for the number of a later version."""
+    try:
+        return numbers(number)
+    except ValueError:
+        return numbers(0)
 
 
 class Verdict(Enum):
@@ -136,6 +148,7 @@ class Client(NamedTuple):
     host: str
 
 
+@lru_cache(maxsize=4096)
 def canonical_host(host: str) -> str:
     """Return an address in one form: ACLs and connections may write the same IPv6 address differently."""
     try:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from moldau.machines.access.scram import ScramUser
+from moldau.machines.metadata.acls import acl_of
 from moldau.machines.metadata.copy_on_write import SharedMapping
 from moldau.machines.metadata.credentials import credential_of_record
 from moldau.machines.metadata.delegation_tokens import token_of_record
@@ -66,6 +67,7 @@ class ImageBuilder:
         self._client_quotas: dict[QuotaEntity, dict[str, float]] = {}
         self._scram_credentials = SharedMapping(image.scram_credentials)
         self._delegation_tokens = SharedMapping(image.delegation_tokens)
+        self._acls = SharedMapping(image.acls)
         self._created: set[TopicId] = set()
         self._removed: dict[TopicId, TopicImage] = {}
         self._changed: dict[TopicId, set[int]] = {}
@@ -113,6 +115,7 @@ class ImageBuilder:
             client_quotas=self._finish_client_quotas(),
             scram_credentials=self._scram_credentials.finish(),
             delegation_tokens=self._delegation_tokens.finish(),
+            acls=self._acls.finish(),
         )
         delta = MetadataDelta(
             created=self._created,
@@ -122,6 +125,7 @@ class ImageBuilder:
             brokers=self._changed_brokers,
             has_new_features=self._features is not None,
             client_quotas=frozenset(self._client_quotas),
+            has_new_acls=image.acls is not old.acls,
         )
         self._start_from(image)
         return image, delta
@@ -357,6 +361,13 @@ class ImageBuilder:
     def _apply_remove_delegation_token(self, record: messages.RemoveDelegationTokenRecord) -> None:
         self._delegation_tokens.own().pop(record.token_id, None)  # it may have expired twice, as in Kafka
 
+    def _apply_acl(self, record: messages.AccessControlEntryRecord) -> None:
+        self._acls.own()[bytes(record.id)] = acl_of(record)
+
+    def _apply_remove_acl(self, record: messages.RemoveAccessControlEntryRecord) -> None:
+        if self._acls.own().pop(bytes(record.id), None) is None:
+            raise ImpossibleRecord(f"the removal of ACL {bytes(record.id).hex()}, which does not exist")
+
     def _begin_transaction(self, record: messages.BeginTransactionRecord) -> None:
         if self._transaction is not None:
             raise ImpossibleRecord(f"transaction {record.name} begins inside another")
@@ -427,6 +438,7 @@ _PASSES: Final = (
 
 _APPLY: Final[dict[type, Callable[[ImageBuilder, Any], None]]] = {
     messages.AbortTransactionRecord: ImageBuilder._end_transaction,
+    messages.AccessControlEntryRecord: ImageBuilder._apply_acl,
     messages.BeginTransactionRecord: ImageBuilder._begin_transaction,
     messages.BrokerRegistrationChangeRecord: ImageBuilder._apply_registration_change,
     messages.ClearElrRecord: ImageBuilder._apply_clear_elr,
@@ -443,6 +455,7 @@ _APPLY: Final[dict[type, Callable[[ImageBuilder, Any], None]]] = {
     messages.RegisterBrokerRecord: ImageBuilder._apply_register_broker,
     messages.RegisterControllerRecord: ImageBuilder._apply_register_controller,
     messages.RemoveDelegationTokenRecord: ImageBuilder._apply_remove_delegation_token,
+    messages.RemoveAccessControlEntryRecord: ImageBuilder._apply_remove_acl,
     messages.RemoveTopicRecord: ImageBuilder._apply_remove_topic,
     messages.RemoveUserScramCredentialRecord: ImageBuilder._apply_remove_scram_credential,
     messages.TopicRecord: ImageBuilder._apply_topic,

@@ -19,6 +19,7 @@ class MetadataDelta:
     brokers: Set[int] = field(default_factory=frozenset)
     has_new_features: bool = False
     client_quotas: Set[QuotaEntity] = field(default_factory=frozenset)
+    has_new_acls: bool = False
 
     def __bool__(self) -> bool:
         return bool(
@@ -29,6 +30,7 @@ class MetadataDelta:
             or self.brokers
             or self.has_new_features
             or self.client_quotas
+            or self.has_new_acls
         )
 
     def then(self, later: "MetadataDelta") -> "MetadataDelta":
@@ -47,6 +49,7 @@ class MetadataDelta:
             brokers=self.brokers | later.brokers,
             has_new_features=self.has_new_features or later.has_new_features,
             client_quotas=self.client_quotas | later.client_quotas,
+            has_new_acls=self.has_new_acls or later.has_new_acls,
         )
 
 
@@ -68,6 +71,7 @@ def delta_between(old: MetadataImage, new: MetadataImage) -> MetadataDelta:
         brokers={each for each in brokers if old.brokers.get(each) != new.brokers.get(each)},
         has_new_features=old.features != new.features,
         client_quotas=_changed_quotas(old, new),
+        has_new_acls=old.acls is not new.acls and old.acls != new.acls,
     )
 
 

@@ -7,6 +7,7 @@ from operator import itemgetter
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from moldau.machines.access.acls import AclBinding
 from moldau.machines.access.scram import ScramCredential, ScramUser
 from moldau.model.ids import NO_EPOCH, NO_NODE, NO_OFFSET, NO_TOPIC_ID, Address, TopicId
 
@@ -165,6 +166,7 @@ class MetadataImage:
     client_quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
     scram_credentials: Mapping[ScramUser, ScramCredential] = field(default_factory=dict)
     delegation_tokens: Mapping[str, DelegationToken] = field(default_factory=dict)
+    acls: Mapping[bytes, AclBinding] = field(default_factory=dict)  # by the id of the record
 
     def topic_id(self, name: str) -> TopicId:
         """Return a topic's id, all zeros if there is no such topic."""

@@ -3,9 +3,11 @@
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
+from moldau.machines.access.acls import AclBinding, AclFilter
 from moldau.machines.access.scram import ScramUser
 from moldau.machines.decision import Decision, Response, respond
 from moldau.machines.metadata import (
+    acls,
     alter_partition,
     brokers,
     client_quotas,
@@ -211,6 +213,14 @@ class MetadataMachine:
     ) -> Decision[Record, list[credentials.CredentialAltered]]:
         return _bounded(credentials.decide_alter_credentials(self.image, deletions, upsertions))
 
+    def decide_create_acls(
+        self, wanted: Sequence[AclBinding], *, randomness: Sequence[bytes]
+    ) -> Decision[Record, list[acls.AclCreated]]:
+        return _bounded(acls.decide_create_acls(self.image, wanted, randomness=randomness))
+
+    def decide_delete_acls(self, filters: Sequence[AclFilter]) -> Decision[Record, list[acls.AclsDeleted]]:
+        return _bounded(acls.decide_delete_acls(self.image, filters))
+
     def decide_update_features(
         self, updates: Sequence[features.FeatureUpdate], *, validate_only: bool = False
     ) -> Decision[Record, list[features.FeatureUpdated]]:
@@ -235,5 +245,7 @@ def _record_characters(record: Record) -> int:
             return len(record.name) + len(record.value or "")
         case messages.ClientQuotaRecord():
             return sum(len(each.entity_name or "") for each in record.entity)
+        case messages.AccessControlEntryRecord():
+            return len(record.resource_name) + len(record.principal) + len(record.host)
         case _:
             return 0

@@ -29,6 +29,7 @@ class EpochBegan:
 
 Record = (
     messages.AbortTransactionRecord
+    | messages.AccessControlEntryRecord
     | messages.BeginTransactionRecord
     | messages.BrokerRegistrationChangeRecord
     | messages.ClearElrRecord
@@ -45,6 +46,7 @@ Record = (
     | messages.RegisterBrokerRecord
     | messages.RegisterControllerRecord
     | messages.RemoveDelegationTokenRecord
+    | messages.RemoveAccessControlEntryRecord
     | messages.RemoveTopicRecord
     | messages.RemoveUserScramCredentialRecord
     | messages.TopicRecord

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from moldau.machines.metadata.acls import acl_record
 from moldau.machines.metadata.brokers import record_of
 from moldau.machines.metadata.client_quotas import quota_record
 from moldau.machines.metadata.configs import config_record
@@ -31,6 +32,8 @@ def records_of(image: MetadataImage) -> Iterator[Record]:
     for entity, quotas in image.client_quotas.items():
         for key, quota in quotas.items():
             yield quota_record(entity, key, quota)
+    for acl_id, acl in image.acls.items():
+        yield acl_record(acl_id, acl)
     if image.next_producer_id:
         # The broker that requested the last block no longer matters.
         yield messages.ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=image.next_producer_id)

@@ -164,9 +164,6 @@ OAUTH: Final = (
 )
 
 ACCESS: Final = (
-    row("authorizer.class.name", STRING, "", "Authorizer class."),
-    row("super.users", STRING, "", "Super users, separated by semicolons."),
-    row("allow.everyone.if.no.acl.found", BOOLEAN, False, "Whether access to resources without ACLs is allowed."),
     row(
         "principal.builder.class",
         CLASS,
