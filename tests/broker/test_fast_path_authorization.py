@@ -1,4 +1,4 @@
-"""Fast paths with an authorizer and a quota: used while a request is allowed, and left at once after a change."""
+"""Fast paths with an authorizer: used while a request is allowed, and left at once after a change."""
 
 from typing import Any
 
@@ -12,9 +12,7 @@ from moldau.broker.access import CLUSTER, Client, Operation, Resource, ResourceK
 from moldau.broker.fastpath.follower_fetch import FollowerFetchFastPath
 from moldau.broker.fastpath.heartbeat import HeartbeatFastPath
 from moldau.broker.fastpath.produce import ProduceFastPath
-from moldau.broker.network.connection import ServedConnection
 from moldau.model.errors import ErrorCode
-from moldau.model.ports import Connection
 from moldau.wire.messages import HeartbeatRequest
 
 
@@ -33,19 +31,6 @@ class ChangingAuthorizer(ScriptedAuthorizer):
     def is_allowed(self, client: Client, operation: Operation, resource: Resource) -> bool:  # noqa: ARG002
         self.checked.append((operation, resource))
         return resource not in self._denied
-
-
-class LimitedQuota:
-    """Allows a number of bytes."""
-
-    def __init__(self, left_bytes: int) -> None:
-        self.left_bytes = left_bytes
-
-    def has_room(self) -> bool:
-        return self.left_bytes > 0
-
-    def charge(self, request_bytes: int) -> None:
-        self.left_bytes -= request_bytes
 
 
 @pytest.fixture
@@ -170,28 +155,3 @@ def test_follower_fetch_fast_path_follows_the_authorizer(monkeypatch: pytest.Mon
             assert paths == ["handler"]
 
     with_follower(script, min_insync_replicas=1)
-
-
-def test_fast_path_is_charged_and_falls_back_when_the_quota_is_exhausted(
-    handled: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    quota = LimitedQuota(0)
-    original = ServedConnection.connected
-
-    def connected(served: ServedConnection, transport: Connection) -> None:
-        served.quota = quota
-        original(served, transport)
-
-    monkeypatch.setattr(ServedConnection, "connected", connected)
-
-    async def script(scene: Scene) -> None:
-        await scene.create("t")
-        talker = await scene.connect()
-        quota.left_bytes = 200
-        for _ in range(10):
-            response = await talker.ask(9, produce_request("t", batch(b"v")))
-            assert response.responses[0].partition_responses[0].error_code == ErrorCode.NONE
-        assert 0 < len(handled) < 9
-        assert quota.left_bytes <= 0
-
-    on_broker(script)

@@ -34,6 +34,7 @@ from moldau.broker.partitions.partition import Partition
 from moldau.broker.partitions.record_validation import RecordValidator
 from moldau.broker.partitions.table import Partitions
 from moldau.broker.partitions.write_coalescer import WriteCoalescer
+from moldau.broker.quotas.client_quotas import ClientQuotas
 from moldau.broker.replicas.replicas import Replicas
 from moldau.broker.runtime.loop_stalls import LoopStalls
 from moldau.broker.runtime.meters import AuthenticationMeter, TrafficMeter
@@ -160,6 +161,7 @@ class Broker:
         )
         peers.on_lost.append(self.lost_brokers.lost)
         self.loop_stalls = LoopStalls(ports.clock)
+        self.client_quotas = ClientQuotas(ports.clock, lambda: self.settings)
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
 
     # -- metadata
@@ -188,6 +190,7 @@ class Broker:
         self.lost_brokers.followed(self.image, image)
         if any(resource.type == ResourceType.BROKER for resource in delta.configs):
             self._update_settings(image)
+        self.client_quotas.follow(image, delta)
         if not self._has_joined:
             own = image.brokers.get(self.node_id)
             if own is None or own.incarnation_id != self.incarnation_id:

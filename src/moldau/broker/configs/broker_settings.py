@@ -11,6 +11,7 @@ from moldau.broker.configs.access_settings import AccessSettings
 from moldau.broker.configs.controller_settings import LeadershipSettings, LifecycleSettings, QuorumSettings
 from moldau.broker.configs.group_settings import LagSettings, OffsetsTopicSettings
 from moldau.broker.configs.quorum_settings import MemberSettings
+from moldau.broker.configs.quota_settings import QuotaSettings
 from moldau.broker.configs.replica_settings import ReplicaSettings
 from moldau.broker.configs.sasl_settings import SaslSettings, TokenSettings
 from moldau.broker.configs.topic_defaults import log_defaults
@@ -401,6 +402,7 @@ class BrokerSettings(
     FetchSettings,
     MaintenanceSettings,
     ProducerSettings,
+    QuotaSettings,
     GroupSettings,
     OffsetsTopicSettings,
     LagSettings,

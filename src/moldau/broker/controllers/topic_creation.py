@@ -6,6 +6,7 @@ from typing import Final, Protocol
 from moldau.broker.cluster.metadata_publisher import MetadataPublisher
 from moldau.broker.controllers.controller_channel import ControllerChannel, ForwardedRequest, OwnRequest
 from moldau.broker.drivers.metadata import MetadataDriver
+from moldau.machines.metadata.mutation_quota import UNLIMITED, MutationQuota
 from moldau.machines.metadata.topics import NewTopic, TopicCreated
 from moldau.model.errors import (
     ErrorCode,
@@ -47,7 +48,7 @@ class TopicHost(Protocol):
 
 
 async def create_topics(
-    broker: TopicHost, wanted: Sequence[NewTopic], *, validate_only: bool = False
+    broker: TopicHost, wanted: Sequence[NewTopic], *, validate_only: bool = False, quota: MutationQuota = UNLIMITED
 ) -> list[TopicCreated]:
     """Create topics with the metadata machine; on return, their partitions on this broker are open."""
     check_room(broker, sum(len(each.assignments) or max(each.partitions, 1) for each in wanted))
@@ -55,7 +56,7 @@ async def create_topics(
     start = broker.random.randrange(0, PLACEMENT_STARTS)
     created = await broker.metadata.write(
         lambda machine: machine.decide_create_topics(
-            wanted, randomness=randomness, start=start, validate_only=validate_only
+            wanted, randomness=randomness, start=start, validate_only=validate_only, quota=quota
         )
     )
     if not validate_only:

@@ -67,9 +67,17 @@ class _ReadResult:
 async def handle(request: FetchRequest, context: ConsumerFetchContext) -> FetchResponse:
     """Respond at once if there are enough bytes, an error, or no wait time; otherwise once enough bytes arrive."""
     sessions = context.broker.fetch_sessions
+    usage = context.usage
+    if usage is not None:
+        request.max_bytes = min(request.max_bytes, usage.fetch_bytes_max())
+        request.min_bytes = min(request.min_bytes, request.max_bytes)
+        if not request.session_id and usage.must_pause():
+            return FetchResponse(responses=[])
     fetch_context = sessions.begin(
         request, uses_topic_ids=context.api_version >= FETCH_TOPIC_IDS_FROM, now_ms=context.started_ms
     )
+    if usage is not None and request.session_id and usage.must_pause():
+        return FetchResponse(session_id=fetch_context.session_id, responses=[])
     read = await _read(request, fetch_context, context)
     if request.max_wait_ms > 0 and read.needs_more(request.min_bytes):
         read = await _wait_for_more(request, fetch_context, context, read)
@@ -78,6 +86,8 @@ async def handle(request: FetchRequest, context: ConsumerFetchContext) -> FetchR
     for result in read.results.values():
         if isinstance(result.records, FileSlice) and not _is_cached(result.records):
             await context.broker.executor.run(result.records.read)
+    if usage is not None:
+        usage.fetched(read.bytes)
     return _response(fetch_context, read, context)
 
 

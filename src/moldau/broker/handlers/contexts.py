@@ -15,6 +15,7 @@ from moldau.broker.controllers.topic_creation import TopicHost
 from moldau.broker.groups.group_coordinator import Groups
 from moldau.broker.partitions.record_validation import RecordValidator
 from moldau.broker.partitions.table import Partitions
+from moldau.broker.quotas.client_quotas import ClientQuotas
 from moldau.broker.requests.context import ContextHost, RequestContext
 from moldau.broker.requests.quorum_requests import ClusterMember
 from moldau.broker.runtime.meters import TrafficMeter
@@ -33,6 +34,9 @@ class MetadataHost(ContextHost, Protocol):
 
 class QuorumHost(MetadataHost, ClusterMember, TopicHost, Protocol):
     """For requests between members of the quorum, and those that the active controller decides."""
+
+    @property
+    def client_quotas(self) -> ClientQuotas: ...
 
     @property
     def failure_detector(self) -> FailureDetector: ...

@@ -1,5 +1,7 @@
 """CreatePartitions: add partitions to topics."""
 
+from typing import Final
+
 from moldau.broker.access import Operation
 from moldau.broker.controllers.topic_creation import PLACEMENT_STARTS, check_room
 from moldau.broker.handlers.contexts import QuorumContext
@@ -8,6 +10,8 @@ from moldau.machines.metadata.partitions import MorePartitions
 from moldau.model.errors import InvalidTopic, KafkaError, TopicAuthorizationFailed
 from moldau.wire.messages import CreatePartitionsRequest, CreatePartitionsResponse
 
+STRICT_QUOTA_FROM: Final = 3  # before, a client over its quota of metadata changes is only throttled (KIP-599)
+
 Requested = CreatePartitionsRequest.CreatePartitionsTopic
 Result = CreatePartitionsResponse.CreatePartitionsTopicResult
 
@@ -15,6 +19,9 @@ Result = CreatePartitionsResponse.CreatePartitionsTopicResult
 async def handle(request: CreatePartitionsRequest, context: QuorumContext) -> CreatePartitionsResponse:
     """Extend or reject each topic on its own."""
     broker = context.broker
+    quota = broker.client_quotas.mutations_of(
+        context.principal, context.client_id, is_strict=context.api_version >= STRICT_QUOTA_FROM
+    )
     results = []
     wanted = []
     for topic in request.topics:
@@ -31,11 +38,13 @@ async def handle(request: CreatePartitionsRequest, context: QuorumContext) -> Cr
         )
         start = broker.random.randrange(0, PLACEMENT_STARTS)
         grown = await broker.metadata.write(
-            lambda machine: machine.decide_create_partitions(wanted, start=start, validate_only=request.validate_only)
+            lambda machine: machine.decide_create_partitions(
+                wanted, start=start, validate_only=request.validate_only, quota=quota
+            )
         )
         await broker.catch_up_with_metadata()
         results.extend(Result(name=each.name, error_code=int(each.error), error_message=each.message) for each in grown)
-    return CreatePartitionsResponse(results=results)
+    return CreatePartitionsResponse(results=results, throttle_time_ms=quota.throttle_ms)
 
 
 def _rejection(name: str, context: QuorumContext) -> KafkaError | None:

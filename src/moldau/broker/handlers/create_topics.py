@@ -12,6 +12,7 @@ from moldau.model.protocol import METADATA_TOPIC
 from moldau.wire.messages import CreateTopicsRequest, CreateTopicsResponse
 
 DETAILS_FROM: Final = 5
+STRICT_QUOTA_FROM: Final = 6  # before, a client over its quota of metadata changes is only throttled (KIP-599)
 
 Requested = CreateTopicsRequest.CreatableTopic
 Result = CreateTopicsResponse.CreatableTopicResult
@@ -21,13 +22,18 @@ async def handle(request: CreateTopicsRequest, context: QuorumContext) -> Create
     """Respond once the topics are committed and their partitions are open on this broker."""
     rejected = {topic.name: error for topic in request.topics if (error := _rejection(topic.name, context))}
     wanted = [_new_topic(topic) for topic in request.topics if topic.name not in rejected]
-    created = await create_topics(context.broker, wanted, validate_only=request.validate_only) if wanted else []
+    quota = context.broker.client_quotas.mutations_of(
+        context.principal, context.client_id, is_strict=context.api_version >= STRICT_QUOTA_FROM
+    )
+    created = []
+    if wanted:
+        created = await create_topics(context.broker, wanted, validate_only=request.validate_only, quota=quota)
     results = [_error_result(name, error) for name, error in rejected.items()]
     results.extend(_result(outcome, context) for outcome in created)
     for result in results:
         if result.error_code:
             context.log_rejection("a new topic", result.name, result.error_message)
-    return CreateTopicsResponse(topics=results)
+    return CreateTopicsResponse(topics=results, throttle_time_ms=quota.throttle_ms)
 
 
 def _rejection(name: str, context: QuorumContext) -> KafkaError | None:

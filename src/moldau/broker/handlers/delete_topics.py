@@ -10,6 +10,7 @@ from moldau.model.ids import NO_TOPIC_ID, TopicId
 from moldau.wire.messages import DeleteTopicsRequest, DeleteTopicsResponse
 
 BY_ID_FROM: Final = 6
+STRICT_QUOTA_FROM: Final = 5  # before, a client over its quota of metadata changes is only throttled (KIP-599)
 
 Result = DeleteTopicsResponse.DeletableTopicResult
 
@@ -20,11 +21,14 @@ async def handle(request: DeleteTopicsRequest, context: QuorumContext) -> Delete
     rejected = {reference: result for reference in references if (result := _rejection(reference, context))}
     wanted = [reference for reference in references if reference not in rejected]
     results = list(rejected.values())
+    quota = context.broker.client_quotas.mutations_of(
+        context.principal, context.client_id, is_strict=context.api_version >= STRICT_QUOTA_FROM
+    )
     if wanted:
-        deleted = await context.broker.metadata.write(lambda machine: machine.decide_delete_topics(wanted))
+        deleted = await context.broker.metadata.write(lambda machine: machine.decide_delete_topics(wanted, quota=quota))
         await context.broker.catch_up_with_metadata()
         results.extend(_result(each) for each in deleted)
-    return DeleteTopicsResponse(responses=results)
+    return DeleteTopicsResponse(responses=results, throttle_time_ms=quota.throttle_ms)
 
 
 def _references(request: DeleteTopicsRequest, version: int) -> list[TopicReference]:

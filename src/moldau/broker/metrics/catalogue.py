@@ -182,6 +182,51 @@ CONNECTIONS: Final = _gauge("kafka_server_socketservermetrics_connection_count",
 REJECTED_CONNECTIONS: Final = _counter(
     "moldau_connections_refused_total", "Connections closed on arrival because a limit was reached."
 )
+CONNECTIONS_ACCEPTED: Final = _counter(
+    "kafka_server_socketservermetrics_connection_creation_total", "Client connections that were accepted."
+)
+CONNECTIONS_DELAYED: Final = _counter(
+    "moldau_connections_delayed_total", "Connections that were served later because of max.connection.creation.rate."
+)
+CONNECTIONS_OVER_IP_RATE: Final = _counter(
+    "moldau_connections_over_ip_rate_total", "Connections closed because of an address's connection_creation_rate."
+)
+PRODUCE_QUOTA_RATE: Final = _gauge(
+    "kafka_server_produce_byte_rate", "Bytes per second of produce requests, by quota entity.", "user", "client_id"
+)
+PRODUCE_THROTTLE_TIME: Final = _gauge(
+    "kafka_server_produce_throttle_time", "Average throttle time in milliseconds.", "user", "client_id"
+)
+FETCH_QUOTA_RATE: Final = _gauge(
+    "kafka_server_fetch_byte_rate", "Bytes per second of fetched records, by quota entity.", "user", "client_id"
+)
+FETCH_THROTTLE_TIME: Final = _gauge(
+    "kafka_server_fetch_throttle_time", "Average throttle time in milliseconds.", "user", "client_id"
+)
+REQUEST_QUOTA_TIME: Final = _gauge(
+    "kafka_server_request_request_time",
+    "Time of request handlers in percent of one core, by quota entity.",
+    "user",
+    "client_id",
+)
+REQUEST_THROTTLE_TIME: Final = _gauge(
+    "kafka_server_request_throttle_time", "Average throttle time in milliseconds.", "user", "client_id"
+)
+MUTATION_QUOTA_RATE: Final = _gauge(
+    "kafka_server_controllermutation_mutation_rate",
+    "Partitions created and deleted per second, by quota entity, on the active controller.",
+    "user",
+    "client_id",
+)
+MUTATION_TOKENS: Final = _gauge(
+    "kafka_server_controllermutation_tokens",
+    "Partitions that may be created or deleted at once; negative: the quota is exceeded.",
+    "user",
+    "client_id",
+)
+MUTATION_THROTTLE_TIME: Final = _gauge(
+    "kafka_server_controllermutation_throttle_time", "Average throttle time in milliseconds.", "user", "client_id"
+)
 LOOP_STALL: Final = Metric(
     "moldau_loop_stall_seconds", "histogram", "Lag of the event loop: how late a periodic timer fired."
 )

@@ -11,9 +11,11 @@ from moldau.broker.metrics import catalogue
 from moldau.broker.metrics.catalogue import Metric
 from moldau.broker.metrics.cluster_metrics import ClusterMetricsHost, cluster_lines
 from moldau.broker.metrics.prometheus_text import CONTENT_TYPE, Sample, histogram, plain, summary
+from moldau.broker.metrics.quota_metrics import quota_lines
 from moldau.broker.network.connection_limits import ConnectionLimits
 from moldau.broker.partitions.log_flusher import LogFlusher
 from moldau.broker.partitions.partition import Partition
+from moldau.broker.quotas.client_quotas import ClientQuotas
 from moldau.broker.requests.router import Api
 from moldau.broker.runtime.loop_stalls import LoopStalls
 from moldau.broker.runtime.meters import TrafficMeter
@@ -69,6 +71,9 @@ class MetricsHost(ClusterMetricsHost, Protocol):
     @property
     def traffic(self) -> TrafficMeter: ...
 
+    @property
+    def client_quotas(self) -> ClientQuotas: ...
+
 
 class MetricsEndpoint:
     """Serves `/metrics`, and `/health` for liveness checks."""
@@ -111,6 +116,7 @@ class MetricsEndpoint:
         yield from self._transactions(transactions)
         yield from cluster_lines(self._broker)
         yield from self._node()
+        yield from quota_lines(self._broker.client_quotas, self._limits.rates)
         yield from self._more()
 
     def _traffic(self) -> Iterator[str]:

@@ -123,9 +123,9 @@ class ServedConnection:
             quota = self.quota
             if fast_path is not self._fast_path:
                 self._switch_to(fast_path)
-            if fast_path is not None and (quota is None or quota.has_room()) and fast_path.try_handle(frame):
+            if fast_path is not None and (quota is None or quota.has_room(frame)) and fast_path.try_handle(frame):
                 if quota is not None:
-                    quota.charge(len(frame))
+                    quota.charge(frame)
                 if fast_path.tolerates_delay:
                     self._count_delay_tolerant()
                 return
@@ -151,6 +151,8 @@ class ServedConnection:
             return
         self._open_coalescer(api)
         context = self.context(header, started_ms)
+        if self.quota is not None:
+            context.usage = self.quota.begin(self.principal, header.client_id, len(frame))
         response = self._start(api, request, context)
         if api.fast_path is not None:
             self._learn(api, frame, request, context, response)
@@ -254,12 +256,19 @@ class ServedConnection:
         assert self._transport is not None
         return self._transport
 
+    @property
+    def listener(self) -> str:
+        """The name of the listener that accepted it."""
+        return self._listener
+
     def context(self, header: RequestHeader, started_ms: float) -> RequestContext[NetworkHost]:
         return RequestContext(self._broker, self._listener, self.peer, self.principal, header, started_ms, self)
 
     def _start(self, api: "Api", request: Any, context: RequestContext[NetworkHost]) -> Any:
         """Start the handler. Returns its response if it did not wait; that response is sent then."""
         coroutine = api.handle(request, context)
+        if context.usage is not None:
+            coroutine = context.usage.timed(coroutine)
         try:
             awaited = coroutine.send(None)
         except StopIteration as stop:
@@ -335,6 +344,8 @@ class ServedConnection:
     def _finish(
         self, api: "Api", context: RequestContext[NetworkHost], response: Any, pending: PendingResponse | None
     ) -> None:
+        if context.usage is not None:
+            context.throttle_ms = max(context.throttle_ms, context.usage.finish(api.key, response))
         pieces: list[Piece] = []
         if response is not None:
             try:
@@ -349,7 +360,7 @@ class ServedConnection:
         else:
             pending.send(pieces)
         if context.throttle_ms:
-            self.responses.mute(context.throttle_ms)
+            self._limits.muted.mute(self.responses, context.throttle_ms)
 
     # -- errors
 
@@ -407,6 +418,13 @@ class ServedConnection:
         self.transport.close()
 
     # -- called by the connection limits
+
+    def close_later(self, delay_ms: float) -> None:
+        """Close a connection that exceeds the rate of its address, after a delay in which it is not read."""
+        self._broker.limited_logger.write(
+            "connection rate", f"Closing a connection from {self.peer}: too many new connections from this address"
+        )
+        asyncio.get_running_loop().call_later(delay_ms / 1000, self.transport.abort)
 
     def check_deadlines(self, now_ms: float, idle_ms: int) -> None:
         """Close the connection if it is idle, or too slow, for too long. Called every few seconds."""

@@ -7,6 +7,10 @@ from typing import Final
 
 from moldau.broker.configs.broker_settings import NetworkSettings
 from moldau.broker.network.connection import ServedConnection
+from moldau.broker.network.muted_connections import MutedConnections
+from moldau.broker.quotas.client_quotas import ClientQuotas
+from moldau.broker.quotas.connection_quota import ConnectionQuota
+from moldau.broker.quotas.connection_rates import ConnectionRates
 from moldau.model.ports import Clock
 
 SWEEPS_PER_IDLE_TIME: Final = 4
@@ -17,9 +21,17 @@ SWEEP_SECONDS_MAX: Final = 5.0
 class ConnectionLimits:
     """Counts the connections of a node, and closes those that are idle or slow for too long."""
 
-    def __init__(self, clock: Clock, settings: Callable[[], NetworkSettings]) -> None:
-        """`settings` is called each time, because settings may change while the node runs."""
+    def __init__(
+        self, clock: Clock, settings: Callable[[], NetworkSettings], quotas: ClientQuotas | None = None
+    ) -> None:
+        """`settings` is called each time, because settings may change. Without `quotas`, none are enforced."""
         self._clock = clock
+        self._quotas = quotas
+        self.rates = None if quotas is None else ConnectionRates(clock, quotas, quotas.settings)
+        self.muted = MutedConnections()
+        self.protected_listener: str | None = None  # of brokers: the rate of new connections does not apply to it
+        if quotas is not None:
+            quotas.on_toggled.append(self._quotas_toggled)
         self._settings = settings
         self._connections: dict[ServedConnection, None] = {}
         self._per_address: Counter[str] = Counter()
@@ -47,6 +59,10 @@ class ConnectionLimits:
         if connection.gate is not None:
             self._unauthenticated[connection] = None
             self._limit_unauthenticated(settings.unauthenticated_connections_max)
+        if self._quotas is not None and self._quotas.is_active:
+            connection.quota = ConnectionQuota(self._quotas)
+        if self.rates is not None:
+            self._apply_rates(self.rates, connection)
         return None
 
     def _limit_unauthenticated(self, count_max: int) -> None:
@@ -64,6 +80,21 @@ class ConnectionLimits:
     def authenticated(self, connection: ServedConnection) -> None:
         """The connection no longer counts as unauthenticated."""
         self._unauthenticated.pop(connection, None)
+
+    def _apply_rates(self, rates: ConnectionRates, connection: ServedConnection) -> None:
+        """Read the connection later, or close it unread, if there are too many new ones."""
+        admission = rates.admit(connection.peer, is_protected=connection.listener == self.protected_listener)
+        if admission.delay_ms:
+            self.muted.mute(connection.responses, admission.delay_ms)
+        if not admission.is_accepted:
+            connection.close_later(admission.delay_ms)
+
+    def _quotas_toggled(self) -> None:
+        """The first quota was set, or the last one removed."""
+        quotas = self._quotas
+        assert quotas is not None
+        for connection in self._connections:
+            connection.quota = ConnectionQuota(quotas) if quotas.is_active else None
 
     def remove(self, connection: ServedConnection) -> None:
         self._unauthenticated.pop(connection, None)
@@ -86,6 +117,7 @@ class ConnectionLimits:
         """End the sweeps and close every connection; queued responses are still sent."""
         if self._timer:
             self._timer.cancel()
+        self.muted.close()
         for connection in list(self._connections):
             connection.close()
 

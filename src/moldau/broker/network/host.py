@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from moldau.broker.configs.broker_settings import BrokerSettings
+from moldau.broker.quotas.client_quotas import ClientQuotas
 from moldau.broker.requests.context import ContextHost
 
 
@@ -28,5 +29,11 @@ class NetworkHost(ContextHost, Protocol):
 
     @property
     def write_coalescer(self) -> WriteBuffer: ...
+
+    @property
+    def inter_broker_listener(self) -> str: ...
+
+    @property
+    def client_quotas(self) -> ClientQuotas: ...
 
     def report_bug(self, where: str, error: BaseException) -> None: ...

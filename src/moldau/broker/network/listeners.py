@@ -26,7 +26,7 @@ class Listeners:
         self._network = network
         self._sasl = sasl or {}
         self._open: dict[str, Listener] = {}
-        self.limits = ConnectionLimits(broker.clock, lambda: broker.settings)
+        self.limits = ConnectionLimits(broker.clock, lambda: broker.settings, broker.client_quotas)
         self._controller_limits = ConnectionLimits(broker.clock, lambda: broker.settings)
 
     async def bind(self, listeners: tuple[NamedListener, ...]) -> Mapping[str, int]:
@@ -37,6 +37,9 @@ class Listeners:
                 lambda name=listener.name: self._serve(name),  # type: ignore[misc]
                 self._broker.settings.socket_request_max_bytes,
             )
+        clients = [each.name for each in listeners if each.name not in self._broker.controller_listeners]
+        if len(clients) > 1:
+            self.limits.protected_listener = self._broker.inter_broker_listener
         return {name: listener.address.port for name, listener in self._open.items()}
 
     def _serve(self, listener: str) -> ServedConnection:

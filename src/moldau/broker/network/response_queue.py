@@ -40,14 +40,14 @@ def _weight(pieces: list[Piece]) -> int:
 class ResponseQueue:
     """See the module. `connection` is set once the peer is connected."""
 
-    __slots__ = ("_is_paused", "_pending", "_unmute", "_weight", "connection")
+    __slots__ = ("_is_paused", "_muted_until_s", "_pending", "_weight", "connection")
 
     def __init__(self) -> None:
         self.connection: Connection | None = None
         self._pending: deque[PendingResponse] = deque()
         self._weight = 0
         self._is_paused = False
-        self._unmute: asyncio.TimerHandle | None = None
+        self._muted_until_s = 0.0  # 0: not muted
 
     def __bool__(self) -> bool:
         return bool(self._pending)
@@ -89,8 +89,7 @@ class ResponseQueue:
 
     def clear(self) -> None:
         """The connection is closed."""
-        if self._unmute:
-            self._unmute.cancel()
+        self._muted_until_s = 0.0
         self._pending.clear()
         self._weight = 0
 
@@ -115,20 +114,20 @@ class ResponseQueue:
             self.pause()
             # Queued bytes may leave when this turn ends; no `drained` follows then.
             asyncio.get_running_loop().call_soon(self.pause_if_full)
-        elif self._is_paused and not is_full and self._unmute is None:
+        elif self._is_paused and not is_full and not self._muted_until_s:
             self._is_paused = False
             connection.resume_reading()
 
-    def mute(self, throttle_ms: int) -> None:
-        """Stop reading from a client that exceeds its quota for a while."""
+    def mute(self, until_s: float) -> bool:
+        """Stop reading from a client that exceeds its quota. False if it is muted for longer already."""
+        if until_s <= self._muted_until_s:
+            return False
+        self._muted_until_s = until_s
         self.pause()
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + throttle_ms / 1000
-        if self._unmute is not None:
-            until_s = max(until_s, self._unmute.when())
-            self._unmute.cancel()
-        self._unmute = loop.call_at(until_s, self._end_mute)
+        return True
 
-    def _end_mute(self) -> None:
-        self._unmute = None
-        self.pause_if_full()
+    def unmute(self, until_s: float) -> None:
+        """The mute until this time is over; a later one may have replaced it."""
+        if self._muted_until_s == until_s:
+            self._muted_until_s = 0.0
+            self.pause_if_full()

@@ -23,6 +23,7 @@ from moldau.wire.framing import RequestHeader
 from moldau.wire.messages import SaslHandshakeRequest, SaslHandshakeResponse
 
 if TYPE_CHECKING:
+    from moldau.broker.requests.fast_path import RequestUsage
     from moldau.broker.requests.leader_hints import LeaderHints
 
 
@@ -85,6 +86,7 @@ class RequestContext(Generic[HostT_co]):
         "principal",
         "started_ms",
         "throttle_ms",
+        "usage",
         "weight",
     )
 
@@ -107,6 +109,7 @@ class RequestContext(Generic[HostT_co]):
         self.is_token_authenticated = False  # by a delegation token, which must not create others
         self.started_ms = started_ms  # monotonic
         self.connection = connection  # None for requests forwarded by another node or made by this one
+        self.usage: RequestUsage | None = None  # of quotas; None without quotas and for forwarded requests
         self.throttle_ms = 0  # set by a handler; the connection is muted for this long after the response
         self.leader_hints: LeaderHints | None = None  # for a client that sent the request to the wrong broker
         self.weight = 1  # its share of the connection's limit while it waits; up to `time_slice.ALONE`

@@ -3,6 +3,8 @@
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from moldau.broker.requests.context import RequestContext
     from moldau.broker.runtime.meters import ApiMeter
     from moldau.model.ports import Connection, Piece
@@ -23,16 +25,42 @@ class Responses(Protocol):
     def reserve(self, weight: int) -> PendingResponse: ...
 
 
-class RequestQuota(Protocol):
-    """The quota of a connection's principal and client id.
+class RequestUsage(Protocol):
+    """What a request uses of the quotas of its client; `moldau.broker.quotas` implements it."""
 
-    A handler throttles: it sets `throttle_ms` in the response and the context. A fast path does not; its requests are
+    def timed(self, coroutine: "Coroutine[Any, Any, Any]") -> "Coroutine[Any, Any, Any]":
+        """The handler, with its time measured where that is limited."""
+        ...
+
+    def fetch_bytes_max(self) -> int:
+        """The most that a response to a consumer's fetch should carry."""
+        ...
+
+    def must_pause(self) -> bool:
+        """Whether the consumer's quota is exceeded already."""
+        ...
+
+    def fetched(self, records_bytes: int) -> None:
+        """Charge a response to a consumer's fetch."""
+        ...
+
+    def finish(self, api_key: int, response: Any) -> int:
+        """Charge the request; returns for how many milliseconds the connection is muted, as the response says."""
+        ...
+
+
+class RequestQuota(Protocol):
+    """The quotas of a connection's principal and client id.
+
+    Requests of handlers are charged, and throttled, when they finish. A fast path does not throttle: its requests are
     charged while the quota has room, and go to the handler when it has none.
     """
 
-    def has_room(self) -> bool: ...
+    def has_room(self, frame: memoryview) -> bool: ...
 
-    def charge(self, request_bytes: int) -> None: ...
+    def charge(self, frame: memoryview) -> None: ...
+
+    def begin(self, principal: str, client_id: str | None, request_bytes: int) -> RequestUsage: ...
 
 
 class FastPathConnection(Protocol):

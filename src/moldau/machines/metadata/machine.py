@@ -28,6 +28,7 @@ from moldau.machines.metadata.builder import ImageBuilder
 from moldau.machines.metadata.cluster_view import ClusterView
 from moldau.machines.metadata.delta import MetadataDelta, delta_between
 from moldau.machines.metadata.image import ControllerImage, MetadataImage
+from moldau.machines.metadata.mutation_quota import UNLIMITED, MutationQuota
 from moldau.machines.metadata.partition_index import PartitionIndex
 from moldau.machines.metadata.records import Record
 from moldau.machines.metadata.sessions import SessionEnded, Sessions
@@ -107,6 +108,7 @@ class MetadataMachine:
         randomness: Sequence[bytes],
         start: int,
         validate_only: bool = False,
+        quota: MutationQuota = UNLIMITED,
     ) -> Decision[Record, list[topics.TopicCreated]]:
         return _bounded(
             topics.decide_create_topics(
@@ -117,19 +119,27 @@ class MetadataMachine:
                 randomness=randomness,
                 start=start,
                 validate_only=validate_only,
+                quota=quota,
             )
         )
 
     def decide_delete_topics(
-        self, unwanted: Sequence[topics.TopicReference]
+        self, unwanted: Sequence[topics.TopicReference], *, quota: MutationQuota = UNLIMITED
     ) -> Decision[Record, list[topics.TopicDeleted]]:
-        return _bounded(topics.decide_delete_topics(self.image, self.settings, unwanted))
+        return _bounded(topics.decide_delete_topics(self.image, self.settings, unwanted, quota=quota))
 
     def decide_create_partitions(
-        self, wanted: Sequence[partitions.MorePartitions], *, start: int, validate_only: bool = False
+        self,
+        wanted: Sequence[partitions.MorePartitions],
+        *,
+        start: int,
+        validate_only: bool = False,
+        quota: MutationQuota = UNLIMITED,
     ) -> Decision[Record, list[partitions.PartitionsCreated]]:
         return _bounded(
-            partitions.decide_create_partitions(self.image, wanted, start=start, validate_only=validate_only)
+            partitions.decide_create_partitions(
+                self.image, wanted, start=start, validate_only=validate_only, quota=quota
+            )
         )
 
     def decide_alter_configs(

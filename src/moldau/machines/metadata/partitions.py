@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from moldau.machines.decision import Decision, respond
 from moldau.machines.metadata.image import MetadataImage, TopicImage
+from moldau.machines.metadata.mutation_quota import UNLIMITED, MutationQuota
 from moldau.machines.metadata.placement import (
     Placement,
     assigned,
@@ -46,7 +47,12 @@ class PartitionsCreated:
 
 
 def decide_create_partitions(
-    image: MetadataImage, topics: Sequence[MorePartitions], *, start: int, validate_only: bool = False
+    image: MetadataImage,
+    topics: Sequence[MorePartitions],
+    *,
+    start: int,
+    validate_only: bool = False,
+    quota: MutationQuota = UNLIMITED,
 ) -> Decision[Record, list[PartitionsCreated]]:
     """Add partitions; each topic has its own error. `start` seeds the placement."""
     names = Counter(topic.name for topic in topics)
@@ -56,7 +62,9 @@ def decide_create_partitions(
         try:
             if names[wanted.name] > 1:
                 raise InvalidRequest("Duplicate topic name.")
-            records.extend(_grow(image, wanted, start + len(records), PARTITIONS_PER_REQUEST_MAX - len(records)))
+            added = _grow(image, wanted, start + len(records), PARTITIONS_PER_REQUEST_MAX - len(records))
+            quota.record(len(added))
+            records.extend(added)
             outcomes[wanted.name] = PartitionsCreated(wanted.name)
         except KafkaError as error:
             outcomes[wanted.name] = PartitionsCreated(wanted.name, error.code, error.message)

@@ -8,6 +8,7 @@ from typing import Final
 from moldau.machines.decision import Decision, respond
 from moldau.machines.metadata.configs import ConfigRules, config_record
 from moldau.machines.metadata.image import MetadataImage, Resource, ResourceType
+from moldau.machines.metadata.mutation_quota import UNLIMITED, MutationQuota
 from moldau.machines.metadata.placement import (
     Placement,
     assigned,
@@ -109,9 +110,10 @@ def decide_create_topics(
     randomness: Sequence[bytes],
     start: int,
     validate_only: bool = False,
+    quota: MutationQuota = UNLIMITED,
 ) -> Decision[Record, list[TopicCreated]]:
     """Create topics; each has its own error. `randomness` has 16 bytes per topic, `start` seeds the placement."""
-    creation = _Creation(image, settings, rules, start)
+    creation = _Creation(image, settings, rules, start, quota)
     names = Counter(topic.name for topic in topics)
     if sum(map(creation.partitions_wanted, topics)) > PARTITIONS_PER_REQUEST_MAX:
         error = PolicyViolation("Excessively large number of partitions per request.")
@@ -133,12 +135,15 @@ def _rejected(name: str, error: KafkaError) -> TopicCreated:
 class _Creation:
     """The topics created by one request."""
 
-    def __init__(self, image: MetadataImage, settings: MetadataSettings, rules: ConfigRules, start: int) -> None:
+    def __init__(
+        self, image: MetadataImage, settings: MetadataSettings, rules: ConfigRules, start: int, quota: MutationQuota
+    ) -> None:
         self.records: list[Record] = []
         self._image = image
         self._settings = settings
         self._rules = rules
         self._start = start
+        self._quota = quota
         self._topic_ids: set[TopicId] = set()
         self._look_alikes: dict[str, str] | None = None
 
@@ -159,6 +164,7 @@ class _Creation:
         self._check_id(topic_id)
         configs = _checked_configs(topic, self._rules)
         placements = self._place(topic)
+        self._quota.record(len(placements))
         self._start += len(placements)
         self._register(topic.name, topic_id)
         self.records.append(messages.TopicRecord(name=topic.name, topic_id=topic_id))
@@ -240,7 +246,11 @@ def _checked_configs(topic: NewTopic, rules: ConfigRules) -> dict[str, str]:
 
 
 def decide_delete_topics(
-    image: MetadataImage, settings: MetadataSettings, topics: Sequence[TopicReference]
+    image: MetadataImage,
+    settings: MetadataSettings,
+    topics: Sequence[TopicReference],
+    *,
+    quota: MutationQuota = UNLIMITED,
 ) -> Decision[Record, list[TopicDeleted]]:
     """Delete topics; each has its own error."""
     names = Counter(topic.name for topic in topics if topic.name is not None)
@@ -253,7 +263,9 @@ def decide_delete_topics(
     for reference in topics:
         try:
             _check_reference(image, reference, names, topic_ids)
-            outcomes[reference] = deleted = _delete(image, settings, reference)
+            deleted = _delete(image, settings, reference)
+            quota.record(len(image.topics_by_id[deleted.topic_id].partitions))
+            outcomes[reference] = deleted
             records.append(messages.RemoveTopicRecord(topic_id=deleted.topic_id))
         except KafkaError as error:
             outcomes[reference] = TopicDeleted(reference.name, reference.topic_id, error.code, error.message)

@@ -3,7 +3,7 @@
 from typing import Final
 
 from moldau.model.kafka_settings.row import BOOLEAN, CLUSTER, INT, LIST, LONG, row
-from moldau.model.settings import INT_MAX, LONG_MAX
+from moldau.model.settings import LONG_MAX
 from moldau.model.units import SECOND_MS, KiB
 
 ROWS: Final = (
@@ -11,14 +11,6 @@ ROWS: Final = (
     row("num.io.threads", INT, 8, "Threads that handle requests.", at_least=1, scope=CLUSTER),
     row("num.network.threads", INT, 3, "Threads that read and write sockets.", at_least=1, scope=CLUSTER),
     row("queued.max.requests", INT, 500, "Maximum number of queued requests.", at_least=1),
-    row(
-        "max.connection.creation.rate",
-        INT,
-        INT_MAX,
-        "Maximum number of new connections per second.",
-        at_least=0,
-        scope=CLUSTER,
-    ),
     row("socket.listen.backlog.size", INT, 50, "Maximum number of pending connections.", at_least=1),
     row("socket.receive.buffer.bytes", INT, 100 * KiB, "SO_RCVBUF of sockets; -1 keeps the system default."),
     row("socket.send.buffer.bytes", INT, 100 * KiB, "SO_SNDBUF of sockets; -1 keeps the system default."),

@@ -1,0 +1,1 @@
+"""Rates that quotas limit, as pure state: time is an argument."""
