@@ -1,4 +1,4 @@
-"""What the baseline servers share: listening, telling where, and ending with whoever started them.
+"""Shared by the baseline servers: listen, print the address, and exit with the parent process.
 
 A baseline is the least that any server must do for the same traffic: the same system calls on the same number of
 connections with the same receive buffer, and no look at the bytes. These files stay as they are, so that ratios

@@ -6,7 +6,7 @@ from baseline_server import RECEIVE_BYTES, Watch, arguments, serve
 
 
 class Echoed:
-    """A connection that hears itself."""
+    """A connection that echoes all data."""
 
     def __init__(self, connection: socket.socket, _: Watch) -> None:
         self._connection = connection
@@ -18,7 +18,7 @@ class Echoed:
         return bool(count)
 
     def writable(self) -> None:
-        raise AssertionError("sends wait here, so nobody waits to send")
+        raise AssertionError("sends are synchronous, so pause_writing is never called")
 
     def close(self) -> None:
         self._connection.close()

@@ -36,7 +36,7 @@ class Written:
         return True
 
     def writable(self) -> None:
-        raise AssertionError("sends wait here, so nobody waits to send")
+        raise AssertionError("sends are synchronous, so pause_writing is never called")
 
     def close(self) -> None:
         self._connection.close()

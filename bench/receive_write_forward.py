@@ -50,7 +50,7 @@ class Forwarded:
             self._answered += due
 
     def writable(self) -> None:
-        raise AssertionError("sends wait here, so nobody waits to send")
+        raise AssertionError("sends are synchronous, so pause_writing is never called")
 
     def close(self) -> None:
         for other in self._others:
@@ -83,7 +83,7 @@ class _Other:
         return True
 
     def writable(self) -> None:
-        raise AssertionError("sends wait here, so nobody waits to send")
+        raise AssertionError("sends are synchronous, so pause_writing is never called")
 
     def close(self) -> None:
         self.connection.close()

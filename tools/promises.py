@@ -125,7 +125,7 @@ def gather() -> Evidence:
 
 
 def contradictions(groups: dict[str, list[Promise]], evidence: Evidence, listed: Sequence[Mutant]) -> list[str]:
-    """Codes nobody promised, parts nobody named, and mutants whose test does not say what it proves."""
+    """Find unknown codes, unknown parts, and mutants whose test does not name its promise."""
     promises = {promise.code: promise for promises in groups.values() for promise in promises}
     wrong = [
         f"{test.id} proves {code}, which is no promise"

@@ -1,6 +1,6 @@
 """The other Pythons of this machine, and a few tests on each: connections, a broker, a cluster, its program, fixtures.
 
-Each gets an environment of its own beside `.venv`. A Python that cannot make one is told of and left out.
+Each gets an environment of its own beside `.venv`. A Python that cannot create one is reported and skipped.
 """
 
 import argparse
@@ -59,10 +59,10 @@ def here() -> list[str]:
 def ask(program: str) -> Python | None:
     """None if there is no Python behind it, as behind many of pyenv's stand-ins."""
     try:
-        told = subprocess.run(
+        output = subprocess.run(
             [program, "-c", _QUESTION], capture_output=True, text=True, timeout=ASK_S_MAX, check=True
         ).stdout
-        version, executable, is_able = json.loads(told)
+        version, executable, is_able = json.loads(output)
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
     return Python(tuple(version), executable, is_able)
@@ -111,11 +111,11 @@ def _program_in(python: Python) -> Path:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("pythons", nargs="*", help="programs to try; those that are found here unless told")
+    parser.add_argument("pythons", nargs="*", help="programs to try; default: all that are found")
     named = parser.parse_args(arguments).pythons
     asked = {each: ask(each) for each in named or here()}
-    unheard = [each for each, python in asked.items() if python is None and each in named]
-    for each in unheard:
+    unusable = [each for each, python in asked.items() if python is None and each in named]
+    for each in unusable:
         print(f"{each} is no Python that runs here")
     chosen, left_out = choose(filter(None, asked.values()), () if named else sys.version_info[:3])
     for line in left_out:
@@ -125,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"Python {name:8} {'passed' if is_well else 'FAILED'}")
     if not results:
         print("no other Python to try: name some with PYTHONS='python3.12 python3.13'")
-    return 0 if all(results.values()) and not unheard else 1
+    return 0 if all(results.values()) and not unusable else 1
 
 
 if __name__ == "__main__":

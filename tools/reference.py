@@ -162,8 +162,8 @@ def apis() -> str:
 
 def versions_of(api: Api) -> str:
     served = f"{api.oldest}-{api.newest}" if api.oldest != api.newest else str(api.oldest)
-    told_from = api.advertised[0]
-    return served if told_from == api.oldest else f"{served} (told as {told_from}-{api.newest})"
+    advertised_from = api.advertised[0]
+    return served if advertised_from == api.oldest else f"{served} (advertised as {advertised_from}-{api.newest})"
 
 
 def _sentence(api: Api) -> str:

@@ -153,7 +153,7 @@ def main() -> None:
     parser.add_argument("--start-ms", type=int, help="the time of the first event; else the last is from now")
     parser.add_argument("--json", action="store_true", help="print what was made as JSON")
     asked = parser.parse_args()
-    # Not long ago: what is older than a topic's retention may be deleted before anybody reads it.
+    # Recent timestamps: records older than a topic's retention may be deleted before they are read.
     start_ms = asked.start_ms or int((time.time() - asked.events / asked.events_per_s) * 1000)
     stream = Clickstream(asked.seed, start_ms, Mix(events_per_s=asked.events_per_s))
     begun_s = time.monotonic()

@@ -40,7 +40,7 @@ async def transform() -> None:
                 receipt = b"receipt for " + message.value
                 await producer.send_and_wait(arguments.target, key=message.key, value=receipt)
                 if message.offset == arguments.crash_at:
-                    os._exit(1)  # the receipt is in the log, where nobody may ever see it
+                    os._exit(1)  # the receipt is in the log but must never become visible
             offsets = {place: batch[-1].offset + 1 for place, batch in batches.items()}
             await producer.send_offsets_to_transaction(offsets, arguments.group)
     await consumer.stop()

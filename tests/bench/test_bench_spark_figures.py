@@ -28,7 +28,7 @@ def test_first_batch_of_a_stream_is_ignored() -> None:
     given = [{"numInputRows": 10, "durationMs": {"triggerExecution": 1000 * (4 - number)}} for number in range(BATCHES)]
     found = of_batches([*given, {"numInputRows": 0, "durationMs": {}}], FEW)
     assert (found.requests, found.records, found.elapsed_s) == (3, 30, 6.0)
-    with pytest.raises(CommandError, match="batches were expected"):
+    with pytest.raises(CommandError, match="batches expected"):
         of_batches(given[:2], FEW)
 
 

@@ -137,7 +137,7 @@ def test_partition_column_overrides_the_key_and_topics_are_separated() -> None:
 
 def test_row_of_a_missing_partition_fails_or_becomes_a_dead_letter() -> None:
     columns = {"value": list("12"), "partition": pa.array([0, 3], pa.int32())}
-    with pytest.raises(DeliveryFailed, match="out-3 was not delivered: the topic has no such partition"):
+    with pytest.raises(DeliveryFailed, match="out-3 was not delivered: the partition does not exist"):
         batched(columns, options(topic="out"))
     good, dead = batched(columns, options(topic="out", deadLetterTopic="dead"))
     assert (good["topic"], good["rows"], dead["topic"], dead["rows"]) == ("out", 1, "dead", 1)

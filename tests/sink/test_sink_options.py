@@ -62,18 +62,18 @@ def test_rows_are_staged_beside_the_checkpoint_or_at_staging_location(tmp_path: 
         ({"stagingLocation": "s3://bucket/x"}, "'stagingLocation' must be a folder"),
         ({"stagingLocation": "dbfs:/x"}, "'stagingLocation' must be a folder"),
         ({"topic": " "}, "'topic' is empty"),
-        ({"topic": "größen"}, "'topic': 'größen' cannot be the name of a topic"),
-        ({"deadLetterTopic": "a b"}, "'deadLetterTopic': 'a b' cannot be the name of a topic"),
-        ({"commitTopic": ".."}, "'commitTopic': '..' cannot be the name of a topic"),
+        ({"topic": "größen"}, "'topic': 'größen' is not a valid topic name"),
+        ({"deadLetterTopic": "a b"}, "'deadLetterTopic': 'a b' is not a valid topic name"),
+        ({"commitTopic": ".."}, "'commitTopic': '..' is not a valid topic name"),
         ({"kafka.transactional.id": "mine"}, "'kafka.transactional.id' is not supported"),
         ({"kafka.key.serializer": "x"}, "'kafka.key.serializer' is not supported"),
         ({"kafka.value.serializer": "x"}, "'kafka.value.serializer' is not supported"),
-        ({"kafka.bootstrap.servers": ""}, "'kafka.bootstrap.servers' is needed"),
+        ({"kafka.bootstrap.servers": ""}, "'kafka.bootstrap.servers' is required"),
         ({"includeHeaders": "perhaps"}, "'includeHeaders' must be true or false"),
         ({"kafka.acks": "1"}, "'kafka.acks' cannot be '1' when rows are written exactly once"),
         ({"kafka.enable.idempotence": "false"}, "'kafka.enable.idempotence' cannot be 'false'"),
         ({"asyncProgressTrackingEnabled": "true"}, "'asyncProgressTrackingEnabled' cannot be used"),
-        ({"txnAppId": "a", "txnVersion": "1"}, "'txnAppId' is for batch writes"),
+        ({"txnAppId": "a", "txnVersion": "1"}, "'txnAppId' is only for batch writes"),
     ],
 )
 def test_invalid_stream_option_is_rejected(options: dict[str, str], words: str) -> None:
@@ -85,7 +85,7 @@ def test_invalid_stream_option_is_rejected(options: dict[str, str], words: str) 
 def test_unknown_sink_option_is_logged_with_the_nearest_name(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         sink_batch_options({**TOPIC, "deliveryGarantee": "exactly-once"})
-    assert "'deliverygarantee' is unknown and ignored. Is 'deliveryGuarantee' meant?" in caplog.text
+    assert "'deliverygarantee' is unknown and is ignored. Did you mean 'deliveryGuarantee'?" in caplog.text
     caplog.clear()
     own = {"checkpointLocation": "/tmp/c", "path": "x", "queryname": "q"}  # passed by Spark with every batch
     sink_stream_options({**TOPIC, "includeTimestamp": "true", **own})
@@ -95,10 +95,10 @@ def test_unknown_sink_option_is_logged_with_the_nearest_name(caplog: pytest.LogC
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"txnAppId": "a"}, "belong together"),
-        ({"txnVersion": "1"}, "belong together"),
+        ({"txnAppId": "a"}, "must be set together"),
+        ({"txnVersion": "1"}, "must be set together"),
         ({"txnAppId": "a", "txnVersion": "one"}, "'txnVersion' must be a number"),
-        ({"txnAppId": "a", "txnVersion": "1", "deliveryGuarantee": "at-least-once"}, "says otherwise"),
+        ({"txnAppId": "a", "txnVersion": "1", "deliveryGuarantee": "at-least-once"}, "contradicts"),
     ],
 )
 def test_invalid_batch_option_is_rejected(options: dict[str, str], words: str) -> None:
@@ -109,7 +109,7 @@ def test_invalid_batch_option_is_rejected(options: dict[str, str], words: str) -
 @pytest.mark.parametrize(
     ("types", "words"),
     [
-        ({"key": "string"}, "Column 'value' is needed; there are key"),
+        ({"key": "string"}, "Column 'value' is required; the columns are key"),
         ({"value": "int"}, "Column 'value' has type int; it must be string or binary"),
         ({"value": "string", "key": "bigint"}, "Column 'key' has type bigint; it must be string or binary"),
         ({"value": "binary", "partition": "bigint"}, "Column 'partition' has type bigint; it must be int"),
@@ -122,7 +122,7 @@ def test_column_of_a_wrong_type_is_named_with_its_type(types: dict[str, str], wo
 
 
 def test_rows_need_a_topic_option_or_column() -> None:
-    with pytest.raises(OptionError, match="Set the option 'topic', or add a column 'topic'"):
+    with pytest.raises(OptionError, match="set the option 'topic' or add a column 'topic'"):
         check_columns({"value": "string"}, sink_stream_options(SERVERS))
     check_columns({"value": "string", "topic": "string"}, sink_stream_options(SERVERS))
 

@@ -159,7 +159,7 @@ def test_flush_timeout_is_reported_with_the_whole_wait(client: FaultyClient, sen
     client.stuck = {1}
     for partition in (0, 1):
         sender.send(topic, key_of(partition), b"v")
-    with pytest.raises(DeliveryFailed, match=r"^1 batches were not taken within 0\.5 s\.$"):
+    with pytest.raises(DeliveryFailed, match=r"^1 batches were not acknowledged within 0\.5 s\.$"):
         sender.flush(0.5)
     sender.abort(0.1)
 

@@ -72,7 +72,7 @@ def test_driver_is_fenced_when_another_takes_over_its_application(
     first, second = BatchCommitters(), BatchCommitters()
     assert write(first, options, version(topic, 0, driver="a"))
     assert write(second, options, version(topic, 1, driver="b"))
-    with pytest.raises(WriterFenced, match="has taken over"):
+    with pytest.raises(WriterFenced, match="has fenced this one"):
         write(first, options, version(topic, number, driver="a"), "stray")
     assert values(options) == [b"0", b"1"]
     assert write(second, options, version(topic, 2, driver="b")), "the new owner is not fenced"
@@ -83,7 +83,7 @@ def test_driver_is_fenced_when_another_takes_over_its_application(
 def test_driver_is_fenced_when_another_takes_over_during_its_write(options: SinkOptions, topic: str) -> None:
     """A driver that has just initialised its producer id cannot mistake the fencing for an expired id."""
     on_step = write_of_another(options, version(topic, 0, driver="b"))
-    with pytest.raises(WriterFenced, match="has taken over"):
+    with pytest.raises(WriterFenced, match="has fenced this one"):
         write(BatchCommitters(on_step), options, version(topic, 0, driver="a"), "stray")
     assert values(options) == [b"0"]
 
@@ -93,6 +93,6 @@ def test_threads_sharing_an_application_get_an_error_with_advice(options: SinkOp
     """Both threads belong to one driver, each with its own committing process."""
     on_step = write_of_another(options, version(topic, 1, driver="a"))
     advice = "let writes with one txnAppId to one topic follow on each other, or give each a txnAppId of its own"
-    with pytest.raises(WriterFenced, match=f"has taken over.*{advice}"):
+    with pytest.raises(WriterFenced, match=f"has fenced this one.*{advice}"):
         write(BatchCommitters(on_step), options, version(topic, 0, driver="a"), "stray")
     assert values(options) == [b"1"]

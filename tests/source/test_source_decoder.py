@@ -237,7 +237,7 @@ def test_flipped_bits_are_found_by_the_checksum(codec: Compression) -> None:
     for index in range(HEADER_BYTES, len(content), 7):
         damaged = bytearray(content)
         damaged[index] ^= 0x10
-        with pytest.raises(CorruptMessage, match="checksum"):
+        with pytest.raises(CorruptMessage, match="has CRC"):
             list(decode(bytes(damaged), ALL))
 
 

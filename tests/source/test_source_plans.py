@@ -109,9 +109,9 @@ def test_batch_reads_between_given_offsets() -> None:
 @pytest.mark.proves("D1")
 @pytest.mark.parametrize("offsets", [{"t": {"0": 5}}, {"t": {"0": 5, "1": 5, "2": 5}}, {"u": {"0": 5, "1": 5}}])
 def test_offsets_must_name_every_partition_and_no_other(offsets: dict[str, dict[str, int]]) -> None:
-    with pytest.raises(OptionError, match="every partition"):
+    with pytest.raises(OptionError, match="exactly the partitions"):
         plan_batch(batch(startingOffsets=offsets), two())
-    with pytest.raises(OptionError, match="every partition"):
+    with pytest.raises(OptionError, match="exactly the partitions"):
         plan_batch(batch(endingOffsetsByTimestamp=offsets), two())
 
 
@@ -153,7 +153,7 @@ def test_batch_that_ends_before_it_starts_is_rejected(given: dict[str, object]) 
 
 
 def test_missing_topic_or_partition_is_named() -> None:
-    with pytest.raises(OptionError, match="no topic u"):
+    with pytest.raises(OptionError, match="Topics do not exist: u"):
         plan_batch(batch(subscribe="t,u"), two())
     with pytest.raises(OptionError, match="t-7"):
         plan_batch(batch_options({**MUST, "assign": '{"t": [0, 7]}'}), two())
@@ -206,7 +206,7 @@ def test_rerun_first_batch_does_not_start_after_its_end(given: dict[str, object]
 def test_records_lost_before_a_rerun_of_the_first_batch_are_a_loss(given: dict[str, object]) -> None:
     cluster = FakeCluster({A: (9, 10), B: (0, 20)})
     run = plan(cluster, stream(**given))
-    with pytest.raises(RecordsLost, match="t-0 was to be read up to offset 8 and begins at 9 now"):
+    with pytest.raises(RecordsLost, match="t-0 was to be read up to offset 8 but now begins at 9"):
         run.ranges(run.initial(), {A: 8, B: 20})
     lenient = plan(cluster, stream(failOnDataLoss="false", **given))
     assert A not in extents(lenient.ranges(lenient.initial(), {A: 8, B: 20}))
@@ -242,7 +242,7 @@ def test_new_partition_without_its_first_records_is_a_loss() -> None:
 def test_missing_partition_is_a_loss() -> None:
     run = plan(FakeCluster({A: (0, 10)}), stream())
     end = run.latest({A: 5, B: 5}, is_limited=False)
-    with pytest.raises(RecordsLost, match="t-1 is gone"):
+    with pytest.raises(RecordsLost, match="t-1 does not exist any more"):
         run.ranges({A: 5, B: 5}, end)
     lenient = plan(FakeCluster({A: (0, 10)}), stream(failOnDataLoss="false"))
     assert extents(lenient.ranges({A: 5, B: 5}, {A: 10})) == {A: (5, 10)}
@@ -256,11 +256,11 @@ def test_rerun_batch_skips_deleted_topics_without_fail_on_data_loss(
     """Otherwise the query could never continue."""
     cluster = FakeCluster({A: (0, 10)})
     end = parse_offsets_json({"t": {"0": 8}, "u": {"0": 4}})
-    with pytest.raises(RecordsLost, match="u-0 is gone"):
+    with pytest.raises(RecordsLost, match="u-0 does not exist any more"):
         plan(cluster, stream(subscribe="t,u")).ranges(parse_offsets_json(start), end)
     run = plan(cluster, stream(subscribe="t,u", failOnDataLoss="false"))
     assert run.ranges(parse_offsets_json(start), end) == [OffsetRange("t", 0, 5, 8, "id-t")]
-    assert caplog.text.count("u-0 is gone") == 1
+    assert caplog.text.count("u-0 does not exist any more") == 1
 
 
 @pytest.mark.proves("D1")
@@ -288,7 +288,7 @@ def test_available_now_does_not_wait_for_deleted_topics() -> None:
 
 
 def test_truncated_partition_is_a_loss(caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(RecordsLost, match="up to offset 30 and ends at 20"):
+    with pytest.raises(RecordsLost, match="up to offset 30 but now ends at 20"):
         plan(two(), stream()).latest({A: 10, B: 30}, is_limited=False)
     with caplog.at_level(logging.WARNING):
         lenient = plan(two(), stream(failOnDataLoss="false"))
@@ -304,7 +304,7 @@ def test_recreated_topic_with_more_records_is_a_loss() -> None:
     start = run.latest({A: 2, B: 0}, is_limited=False)
     cluster.ids["t"] = "another"
     cluster.extents = {A: (0, 500), B: (0, 500)}
-    with pytest.raises(RecordsLost, match=r"created again.*another"):
+    with pytest.raises(RecordsLost, match=r"recreated.*another"):
         run.latest(start, is_limited=False)
 
 
@@ -336,9 +336,9 @@ def test_recreated_topic_with_equal_end_offsets_is_not_read_twice() -> None:
 @pytest.mark.proves("D1")
 def test_topic_recreated_between_runs_is_a_loss_with_a_known_id() -> None:
     known = json.dumps({"t": "its-previous-id"})
-    with pytest.raises(RecordsLost, match=r"created again: its id was its-previous-id and is id-t"):
+    with pytest.raises(RecordsLost, match=r"recreated: its id was its-previous-id and is id-t"):
         plan(two(), stream(topicIds=known)).latest({A: 5, B: 0}, is_limited=False)
-    with pytest.raises(RecordsLost, match="created again"):  # in a rerun batch of the previous run
+    with pytest.raises(RecordsLost, match="recreated"):  # in a rerun batch of the previous run
         plan(two(), stream(topicIds=known)).ranges({A: 5, B: 0}, {A: 10, B: 20})
     lenient = plan(two(), stream(topicIds=known, failOnDataLoss="false"))
     end = lenient.latest({A: 5, B: 7}, is_limited=False)

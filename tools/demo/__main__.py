@@ -97,10 +97,10 @@ class Demo:
         rate = ("--events-per-s", str(EVENTS_PER_S))
         program = str(ROOT / "examples" / "activity" / "clickstream.py")
         process = self.children.start("clickstream", [sys.executable, program, *words, *rate])
-        told, _ = process.communicate(timeout=STEP_S_MAX)
+        output, _ = process.communicate(timeout=STEP_S_MAX)
         if process.returncode:
             raise Failed(f"the clickstream failed: {self.children.words_of('clickstream')}")
-        made = Made(**json.loads(told))
+        made = Made(**json.loads(output))
         self.say(
             f"{made.events:,} events are in {TOPIC} on all {BROKERS} brokers, {made.late:,} of them late, "
             f"{made.records / made.seconds:,.0f} records/s"
@@ -156,16 +156,16 @@ class Demo:
         events = f"{TOPIC}.activity.events"
         groups = {"clean": (NAME, TOPIC)}
         groups |= {part: (f"{NAME}-{part}", events) for part in ("counts", "sessions", "load", "lake")}
-        lags, told = Lags(client, groups), ""
+        lags, printed = Lags(client, groups), ""
         for _ in self._looks(process, LAG_EVERY_S):
             try:
                 now = lags.now()
             except KafkaError:
                 continue  # a coordinator that is just being found; the next look will tell
             line = "lag  " + " · ".join(f"{name} {behind:,}" for name, behind in now.items())
-            if line != told:
+            if line != printed:
                 self.say(line)
-            told = line
+            printed = line
             if not any(now.values()):
                 return
 
@@ -195,20 +195,20 @@ class Demo:
         print(f"    broken       {made.broken:,} put in, {found.dead_letters:,} in the dead letters with their reason")
         print(f"    lake         {found.lake:,} rows of Parquet")
         if found.strangers:
-            print(f"    strangers    {found.strangers:,} events that nobody has put in")
+            print(f"    strangers    {found.strangers:,} events that were never produced")
         print(f"    speed        {made.records / took_s:,.0f} records/s, with the kill and two starts of Spark")
         print(f"    report       {self.report}\n")
 
 
 def _drained(pipe: Any) -> None:
-    """Nobody reads it; the pipeline must not wait for us."""
-    with suppress(ValueError, OSError):  # closed by whoever ends the process
+    """Drain the output, so that the pipeline never blocks on a full pipe."""
+    with suppress(ValueError, OSError):  # closed when the process is stopped
         for _ in pipe:
             pass
 
 
 def free_port() -> int:
-    """The first of so many in a row that nobody listens on, with those of the controllers."""
+    """Return the first port of a free range for brokers and controllers."""
     for port in PORTS:
         wanted = [first + index for first in (port, port + CONTROLLER_PORTS_APART) for index in range(BROKERS)]
         if all(_is_free(each) for each in wanted):

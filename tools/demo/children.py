@@ -11,7 +11,7 @@ from typing import Final
 
 LOOK_S: Final = 0.1
 END_S_MAX: Final = 60.0
-HURRY_S_MAX: Final = 15.0  # whoever has interrupted the demo does not wait for a report
+HURRY_S_MAX: Final = 15.0  # after an interrupt, the user does not wait for a report
 ORPHANS_S_MAX: Final = 20.0
 
 

@@ -49,7 +49,7 @@ class Found:
 
 
 def count_ids(ids: Iterable[str], made: Made) -> tuple[int, int, int, int]:
-    """How many there are, how many too many, how many are missing, and how many nobody has made."""
+    """Count events: total, duplicates, missing, and never produced."""
     seen = bytearray(made.events)
     prefix = f"{made.seed}-"
     out = strangers = 0

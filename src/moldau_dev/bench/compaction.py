@@ -26,7 +26,7 @@ BEGIN_S_MAX: Final = 60.0
 COMPACT_S_MAX: Final = 600.0
 CHECK_S: Final = 0.05
 STARTED_CPU_S: Final = 0.5  # what the worker takes to come up is over by then
-BUSY_SHARE: Final = 0.1  # of a core: the worker gives way to everybody else, so it may get little
+BUSY_SHARE: Final = 0.1  # of a core: the worker has the lowest priority and may get little CPU time
 SETTINGS: Final = {"log.cleaner.backoff.ms": "100", "log.retention.check.interval.ms": "1000"}
 TOPIC_CONFIGS: Final = {
     "cleanup.policy": "delete",

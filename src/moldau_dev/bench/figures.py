@@ -70,11 +70,11 @@ def load(folder: Path) -> Figures | None:
     if not path.is_file():
         return None
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        requests = {name: Figure(**each) for name, each in told["cpu_per_request"].items()}
-        return Figures(requests, told["loop_stall_p99_ms"])
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        requests = {name: Figure(**each) for name, each in stored["cpu_per_request"].items()}
+        return Figures(requests, stored["loop_stall_p99_ms"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CommandError(f"{path} cannot be read ({error}); --save writes it anew") from error
+        raise CommandError(f"{path} cannot be read ({error}); --save replaces it") from error
 
 
 def save(found: Figures, folder: Path) -> Path:

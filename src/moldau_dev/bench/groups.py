@@ -44,7 +44,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class GroupsMeasured:
-    """The rounds by name, and what is told in seconds."""
+    """Return the rounds by name, with latencies in seconds."""
 
     rounds: dict[str, list[Round]]
     settled_s: dict[str, float]  # by protocol
@@ -60,12 +60,12 @@ def measure_groups(plan: Plan, tell: Tell, size: Size) -> GroupsMeasured:
         rounds = run_heartbeats(bench, size)
         settled_s = {protocol: run_settling(bench, protocol, size.members) for protocol in PROTOCOLS}
     reloads = run_reloads(plan, tell, size)
-    rounds[RELOAD_NAME] = [_told(each.during_ms) for each in reloads]
-    rounds[QUIET_NAME] = [_told(each.quiet_ms) for each in reloads]
+    rounds[RELOAD_NAME] = [_round_of(each.during_ms) for each in reloads]
+    rounds[QUIET_NAME] = [_round_of(each.quiet_ms) for each in reloads]
     return GroupsMeasured(rounds, settled_s, reloads, size)
 
 
-def _told(samples_ms: Sequence[float]) -> Round:
+def _round_of(samples_ms: Sequence[float]) -> Round:
     return Round(len(samples_ms), sum(samples_ms) / 1000, samples_ms=samples_ms)
 
 
@@ -92,8 +92,8 @@ def run_heartbeats(bench: Bench, size: Size) -> dict[str, list[Round]]:
             }
         if bench.has_baselines:
             echo = stack.enter_context(bench.baseline("echo"))
-            heard = [Flow(echo.address, [frame], len(frame)) for frame in frames]
-            subjects = {**subjects, ECHO_NAME: partial(_beat, bench, echo, heard, size)}
+            flows = [Flow(echo.address, [frame], len(frame)) for frame in frames]
+            subjects = {**subjects, ECHO_NAME: partial(_beat, bench, echo, flows, size)}
         return bench.interleave(subjects)
 
 

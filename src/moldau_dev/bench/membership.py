@@ -1,4 +1,4 @@
-"""Members of consumer groups, as conversations: how they join, by either protocol, and what they say when they live."""
+"""Simulated consumer group members for both protocols: join, sync and heartbeat."""
 
 from collections.abc import Generator
 from dataclasses import dataclass, field
@@ -29,26 +29,26 @@ HEARTBEAT_VERSION: Final = 4
 CONSUMER_VERSION: Final = 1
 SESSION_MS: Final = 45_000
 REBALANCE_MS: Final = 60_000
-LOOK_AGAIN_S: Final = 0.1  # as long as the group is not complete
+LOOK_AGAIN_S: Final = 0.1  # between heartbeats until the group is complete
 ASK_AGAIN: Final = frozenset({ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 JOIN_AGAIN: Final = frozenset({ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION})
 
 
 @dataclass(slots=True)
 class Party:
-    """Members of one group that are to come together: what each of them has been told last."""
+    """The members of one group: their last epoch and assignment."""
 
     size: int
     partitions: int
     epochs: dict[int, int] = field(default_factory=dict)  # or generations
     shares: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
-    def heard(self, number: int, epoch: int, share: tuple[int, ...]) -> None:
+    def assigned(self, number: int, epoch: int, share: tuple[int, ...]) -> None:
         self.epochs[number], self.shares[number] = epoch, share
 
     @property
     def is_complete(self) -> bool:
-        """Whether all are in one generation, and each partition is somebody's."""
+        """Whether all members share a generation and every partition is assigned."""
         if len(self.epochs) < self.size or len(set(self.epochs.values())) > 1:
             return False
         return sorted(each for share in self.shares.values() for each in share) == list(range(self.partitions))
@@ -56,7 +56,7 @@ class Party:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Whom to ask about which group, that reads which topic."""
+    """A group's coordinator, id and topic."""
 
     address: Address
     group_id: str
@@ -64,7 +64,7 @@ class Group:
 
 
 class ClassicMember:
-    """Joins, brings the assignment if it leads, and says that it lives."""
+    """A member of the classic protocol; the group leader sends empty assignments."""
 
     def __init__(self, group: Group, party: Party, number: int) -> None:
         self._group = group
@@ -74,7 +74,7 @@ class ClassicMember:
         self._generation = -1
 
     def heartbeat(self) -> bytes:
-        """In the bytes that it says it with."""
+        """Return an encoded heartbeat frame."""
         return frame_of(HEARTBEAT_VERSION, self._heartbeat())
 
     def _heartbeat(self) -> HeartbeatRequest:
@@ -83,14 +83,14 @@ class ClassicMember:
         )
 
     def settle(self) -> Conversation:
-        """Until the group is complete."""
+        """Join and heartbeat until the group is complete."""
         yield from self._join()
         while not self._party.is_complete:
-            heard = yield from ask(self._group.address, self._heartbeat(), HEARTBEAT_VERSION, after_s=LOOK_AGAIN_S)
-            if heard.error_code in JOIN_AGAIN:
+            response = yield from ask(self._group.address, self._heartbeat(), HEARTBEAT_VERSION, after_s=LOOK_AGAIN_S)
+            if response.error_code in JOIN_AGAIN:
                 yield from self._join()
             else:
-                _refuse(heard.error_code)
+                _raise_for_error(response.error_code)
 
     def _join(self) -> Generator[Asked, Reply, None]:
         while True:
@@ -98,13 +98,13 @@ class ClassicMember:
             self._member_id = joined.member_id or self._member_id
             if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED or joined.error_code in ASK_AGAIN:
                 continue
-            _refuse(joined.error_code)
+            _raise_for_error(joined.error_code)
             synced = yield from ask(self._group.address, self._assignments(joined), SYNC_VERSION)
             if synced.error_code not in JOIN_AGAIN:
                 break
-        _refuse(synced.error_code)
+        _raise_for_error(synced.error_code)
         self._generation = joined.generation_id
-        self._party.heard(self._number, joined.generation_id, (self._number,))
+        self._party.assigned(self._number, joined.generation_id, (self._number,))
 
     def _request(self) -> JoinGroupRequest:
         subscription = encode_versioned(ConsumerProtocolSubscription(topics=[self._group.topic]), 0)
@@ -118,7 +118,7 @@ class ClassicMember:
         )
 
     def _assignments(self, joined: Any) -> SyncGroupRequest:
-        """The leader's; what is in them concerns only the members."""
+        """Return the leader's SyncGroup request with empty assignments."""
         nothing = encode_versioned(ConsumerProtocolAssignment(), 0)
         return SyncGroupRequest(
             group_id=self._group.group_id,
@@ -132,7 +132,7 @@ class ClassicMember:
 
 
 class ConsumerMember:
-    """Says that it is there and what it holds, and hears what it should."""
+    """A member of the consumer protocol (KIP-848): reports its partitions and adopts its assignment."""
 
     def __init__(self, group: Group, party: Party, number: int) -> None:
         self._group = group
@@ -142,9 +142,9 @@ class ConsumerMember:
         self._held: list[Any] = []
 
     def heartbeat(self) -> bytes:
-        return frame_of(CONSUMER_VERSION, self._said())
+        return frame_of(CONSUMER_VERSION, self._heartbeat_request())
 
-    def _said(self, **more: Any) -> ConsumerGroupHeartbeatRequest:
+    def _heartbeat_request(self, **more: Any) -> ConsumerGroupHeartbeatRequest:
         return ConsumerGroupHeartbeatRequest(
             group_id=self._group.group_id,
             member_id=f"member-{self._number:030d}",
@@ -157,29 +157,29 @@ class ConsumerMember:
         pause_s = 0.0
         while True:
             more = joining if self._epoch == 0 else {}
-            said = self._said(topic_partitions=self._held, **more)
-            heard = yield from ask(self._group.address, said, CONSUMER_VERSION, after_s=pause_s)
-            if heard.error_code not in ASK_AGAIN:
-                _refuse(heard.error_code)
-                self._hear(heard)
-                pause_s = min(heard.heartbeat_interval_ms / 1000, 1.0)
+            request = self._heartbeat_request(topic_partitions=self._held, **more)
+            response = yield from ask(self._group.address, request, CONSUMER_VERSION, after_s=pause_s)
+            if response.error_code not in ASK_AGAIN:
+                _raise_for_error(response.error_code)
+                self._adopt(response)
+                pause_s = min(response.heartbeat_interval_ms / 1000, 1.0)
             if self._party.is_complete:
                 return
 
-    def _hear(self, heard: Any) -> None:
-        self._epoch = heard.member_epoch
-        if heard.assignment is not None:
+    def _adopt(self, response: Any) -> None:
+        self._epoch = response.member_epoch
+        if response.assignment is not None:
             self._held = [
                 ConsumerGroupHeartbeatRequest.TopicPartitions(topic_id=each.topic_id, partitions=each.partitions)
-                for each in heard.assignment.topic_partitions
+                for each in response.assignment.topic_partitions
             ]
         share = tuple(index for each in self._held for index in each.partitions)
-        self._party.heard(self._number, self._epoch, share)
+        self._party.assigned(self._number, self._epoch, share)
 
 
-def _refuse(code: int) -> None:
+def _raise_for_error(code: int) -> None:
     if code:
-        raise CommandError(f"a member of a group was refused with {ErrorCode(code).name}")
+        raise CommandError(f"a group member was rejected with {ErrorCode(code).name}")
 
 
 def new_member(protocol: str, group: Group, party: Party, number: int) -> "ClassicMember | ConsumerMember":

@@ -115,14 +115,14 @@ class Reload:
                 asked = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=GROUP_NAME.format(group), topics=None)
                 request = OffsetFetchRequest(groups=[asked])
                 answer = yield from ask(self.address, request, FETCH_VERSION, after_s=pause_s)
-                told = answer.groups[0]
-                if told.error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                response = answer.groups[0]
+                if response.error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                     break
                 pause_s = LOOK_AGAIN_S
-            self._check(group, told)
+            self._check(group, response)
 
-    def _check(self, group: int, told: Any) -> None:
-        offsets = [each.committed_offset for topic in told.topics for each in topic.partitions]
+    def _check(self, group: int, response: Any) -> None:
+        offsets = [each.committed_offset for topic in response.topics for each in topic.partitions]
         if offsets != [COMMITTED + group] * self.partitions:
             raise CommandError(f"after the start, group {group} has the offsets {offsets[:10]}")
 

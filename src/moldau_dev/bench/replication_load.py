@@ -10,7 +10,7 @@ from moldau.cli.bench.cluster import bench_folder, own_cluster
 from moldau.cli.bench.generator import Generator
 from moldau.cli.bench.latency import run_latency
 from moldau.cli.bench.pages import touch_pages
-from moldau.cli.bench.produce_load import ProduceCase, learn, produce_round, told
+from moldau.cli.bench.produce_load import ProduceCase, learn, produce_round, rate_of
 from moldau.cli.bench.rounds import Round, Subjects, Tell
 from moldau.cli.bench.servers import Server
 from moldau.cli.bench.session import Plan
@@ -77,7 +77,7 @@ class PlainPipeline:
         before_s = self._cpu_s()
         measured = self._bench.pump(None, [self._flow] * self._bench.connections, self._case.load)
         measured = replace(measured, server_cpu_s=self._cpu_s() - before_s)
-        return told(measured, self._case, self._batch_bytes)
+        return rate_of(measured, self._case, self._batch_bytes)
 
     def _cpu_s(self) -> float:
         return sum(server.cpu_s() for server in self._servers)

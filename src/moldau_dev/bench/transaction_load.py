@@ -132,11 +132,11 @@ def _persist(
     """Ask until the answer is not that it should be asked again."""
     for _ in range(TRIES_MAX):
         answer = yield from ask(address, request, version)
-        refusals = [code for code in codes(answer) if code]
-        if not refusals:
+        errors = [code for code in codes(answer) if code]
+        if not errors:
             return answer
-        if refusals[0] not in _PASSING:
-            raise error_of(refusals[0])
+        if errors[0] not in _PASSING:
+            raise error_of(errors[0])
     raise CommandError(f"the broker asked {TRIES_MAX} times to try again")
 
 

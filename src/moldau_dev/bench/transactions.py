@@ -68,8 +68,8 @@ def run_transactions(bench: Bench, size: Size | None = None) -> TransactionsMeas
     )
     rounds |= _read(bench, batch, size)
     opened = _open_many(bench, batch, size.producers)
-    rounds[OPEN_NAME.format(size.producers)] = [_told(size.producers, opened.open_s, opened.open_cpu_s)]
-    rounds[COMMIT_NAME.format(size.producers)] = [_told(size.producers, opened.commit_s, opened.commit_cpu_s)]
+    rounds[OPEN_NAME.format(size.producers)] = [_round_of(size.producers, opened.open_s, opened.open_cpu_s)]
+    rounds[COMMIT_NAME.format(size.producers)] = [_round_of(size.producers, opened.commit_s, opened.commit_cpu_s)]
     return TransactionsMeasured(rounds, size.producers, opened.memory_bytes)
 
 
@@ -98,7 +98,7 @@ def _open_many(bench: Bench, batch: bytes, producers: int) -> Opened:
         return bench.generator.run(OpenMany(topic, batch, producers, pid))
 
 
-def _told(transactions: int, elapsed_s: float, cpu_s: float | None) -> Round:
+def _round_of(transactions: int, elapsed_s: float, cpu_s: float | None) -> Round:
     return Round(transactions, elapsed_s, records=transactions * SHAPE.records, server_cpu_s=cpu_s)
 
 

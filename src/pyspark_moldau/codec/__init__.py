@@ -1,1 +1,1 @@
-"""Record batches to Arrow columns and back, for thousands of records at a time. Computes only: no I/O, no Spark."""
+"""Vectorised conversion between record batches and Arrow columns, without I/O or Spark."""

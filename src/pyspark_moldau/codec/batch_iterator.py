@@ -1,4 +1,4 @@
-"""From the bytes of a Fetch to the batches whose records count: checked, not aborted, within the range asked for."""
+"""Iterates over the valid batches of a Fetch response: CRC checked, not aborted, within the requested range."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from moldau.records.record import iterate_batches, iterate_records
 
 
 class Batch(NamedTuple):
-    """One whole batch, still compressed, and where in the answer it begins."""
+    """One complete batch, still compressed, and its position in the response."""
 
     header: BatchHeader
     content: memoryview
@@ -21,7 +21,7 @@ class Batch(NamedTuple):
 
 @dataclass(slots=True)
 class BatchIterator:
-    """The batches of one answer. When they are all walked, `next_offset` is where the next fetch has to begin."""
+    """The batches of one response. After the iteration, `next_offset` is the offset of the next fetch."""
 
     records: Buffer
     from_offset: int
@@ -31,7 +31,7 @@ class BatchIterator:
     _aborted_producers: dict[int, None] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Only those with records for us. A batch that is cut off at the end is left for the next fetch."""
+        """Yield batches with requested records. A partial batch at the end is left for the next fetch."""
         waiting = sorted(self.aborted, key=lambda each: each.first_offset, reverse=True)
         self.next_offset = self.from_offset
         end = 0
@@ -59,9 +59,9 @@ def _check(header: BatchHeader, content: memoryview) -> None:
     computed = checksum(content, 0, len(content))
     if computed != header.crc:
         raise CorruptMessage(
-            f"the batch at offset {header.base_offset} has checksum {header.crc:#010x}, its bytes give {computed:#010x}"
+            f"the batch at offset {header.base_offset} has CRC {header.crc:#010x}, computed {computed:#010x}"
         )
-    # Compaction takes records out of a batch and leaves its offsets, so there may be fewer records than offsets.
+    # Compaction removes records but keeps the offset range, so there may be fewer records than offsets.
     if header.base_offset < 0 or not 0 <= header.records_count <= header.last_offset_delta + 1:
         raise CorruptMessage(
             f"the batch at offset {header.base_offset} claims {header.records_count} records "

@@ -1,7 +1,7 @@
-"""Pieces of bytes, put together for thousands of rows at once: numbers as varints, and columns.
+"""Concatenates byte pieces (varints and column values) into rows, for thousands of rows at once.
 
-All pieces are elements of one Arrow array, and a row is some of them one behind the other. So one `take` copies
-everything to its place, in whatever order the rows shall have.
+All pieces are elements of one Arrow array, and a row is a sequence of them. So a single `take` copies
+everything into place, in any row order.
 """
 
 from functools import lru_cache
@@ -14,13 +14,13 @@ import pyarrow.compute as pc
 
 from pyspark_moldau.codec.record_fields import Numbers, Octets
 
-# Numbers for which there are elements ready; others are made when they are needed.
+# Numbers with precomputed varints; others are encoded on demand.
 _READY_MIN: Final = -1
 _READY_END: Final = 1 << 14
 
 
 class ByteRowBuilder:
-    """The rows of a chunk, from their first piece to their last."""
+    """Builds the rows of a chunk, piece by piece."""
 
     def __init__(self) -> None:
         self._arrays: list[pa.Array] = []
@@ -28,20 +28,20 @@ class ByteRowBuilder:
         self._chosen: list[Numbers] = []
 
     def add(self, column: pa.Array, rows: Numbers) -> None:
-        """The next piece of each row is this row of the column; nothing, where that is null."""
+        """Append the given rows of a column; a null appends nothing."""
         self._chosen.append(rows + self._elements)
         self._arrays.append(column)
         self._elements += len(column)
 
     def add_varints(self, numbers: Numbers, zeros_after: int = 0) -> None:
-        """The next piece is a number, and so many bytes that are zero."""
+        """Append a varint and a number of zero bytes to each row."""
         if numbers.min() >= _READY_MIN and numbers.max() < _READY_END:
             self.add(_ready(zeros_after), numbers - _READY_MIN)
         else:
             self.add(varint_column(numbers, zeros_after), np.arange(len(numbers)))
 
     def build(self, firsts: Numbers) -> pa.Array:
-        """The bytes of the rows from each of `firsts` up to the next, as one element."""
+        """Return one element per group of rows; groups start at `firsts`."""
         width = len(self._chosen)
         chosen = np.empty((len(self._chosen[0]), width), np.int32)
         for place, column in enumerate(self._chosen):
@@ -56,19 +56,19 @@ def _ready(zeros_after: int) -> pa.Array:
 
 
 def varint_column(numbers: Numbers, zeros_after: int = 0) -> pa.Array:
-    """Each number as a varint, and so many zeros behind it."""
+    """Encode each number as a varint followed by zero bytes."""
     octets, taken = varints(numbers)
     rows = len(octets)
     side_by_side = np.hstack([octets, np.zeros((rows, zeros_after), np.uint8)])
     bounds = np.zeros(rows + 1, np.int32)
     np.cumsum(taken + zeros_after, out=bounds[1:])
-    # Behind a number its row of the matrix is zero.
+    # The rest of each matrix row is zero.
     flat = side_by_side[np.arange(side_by_side.shape[1]) < (taken + zeros_after)[:, None]]
     return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(bounds), pa.py_buffer(flat)])
 
 
 def varints(numbers: Numbers) -> tuple[Octets, Numbers]:
-    """Each number zigzag in a row of a matrix, and how many bytes of its row it takes; the rest is zero."""
+    """Encode numbers as zigzag varints, one zero-padded matrix row each; also return the lengths."""
     encoded = _zigzag(numbers)
     taken = _bytes_of(encoded)
     width = int(taken.max()) if len(taken) else 1
@@ -80,7 +80,7 @@ def varints(numbers: Numbers) -> tuple[Octets, Numbers]:
 
 
 def varint_bytes(numbers: Numbers) -> Numbers:
-    """How many bytes each number takes."""
+    """Return the encoded length of each number."""
     return _bytes_of(_zigzag(numbers))
 
 
@@ -97,7 +97,7 @@ def _bytes_of(encoded: npt.NDArray[np.uint64]) -> Numbers:
 
 
 def merge_runs(pieces: pa.Array, firsts: Numbers) -> pa.Array:
-    """Neighbours become one: those from each of `firsts` up to the next. Nothing is copied."""
+    """Merge adjacent elements, from each of `firsts` to the next, without copying."""
     bounds = np.frombuffer(pieces.buffers()[1], np.int32)[pieces.offset : pieces.offset + len(pieces) + 1]
     taken = np.append(bounds[firsts], bounds[-1])
     return pa.Array.from_buffers(pa.binary(), len(firsts), [None, pa.py_buffer(taken), pieces.buffers()[2]])

@@ -1,4 +1,4 @@
-"""The columns of a row, for Arrow and for Spark: those of the official Kafka source, in its order."""
+"""The row schema for Arrow and Spark: the columns of Spark's Kafka source, in its order."""
 
 from typing import Final
 
@@ -30,7 +30,7 @@ LOG_APPEND_TIME: Final = 1
 
 
 def ddl(*, with_headers: bool) -> str:
-    """The schema as Spark wants to hear it."""
+    """Return the schema as Spark DDL."""
     return _DDL + _DDL_HEADERS if with_headers else _DDL
 
 

@@ -1,7 +1,7 @@
-"""Record batches, as a Fetch brings them, become Arrow columns.
+"""Decodes the record batches of a Fetch response into Arrow columns.
 
-No record is ever an object: `positions` finds the fields of thousands of records at once, and Arrow copies keys and
-values out of the fetched bytes.
+No record becomes a Python object: `record_fields` locates the fields of thousands of records at once, and Arrow copies
+keys and values from the fetched bytes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -33,7 +33,7 @@ _TIMESTAMP_MS_MAX: Final = (1 << 63) // 2000 - 1
 
 
 class DecodeRange(NamedTuple):
-    """Where records come from, and what of them is wanted: offsets from `from_offset` on and before `until_offset`."""
+    """The requested part of a partition: offsets from `from_offset`, before `until_offset`."""
 
     topic: str
     partition: int
@@ -43,12 +43,12 @@ class DecodeRange(NamedTuple):
 
 
 def decode(records: Buffer, place: DecodeRange, aborted: Iterable[AbortedTransaction] = ()) -> Iterator[pa.RecordBatch]:
-    """The rows in the bytes of one answer. What is no batch of records gives a CorruptMessage."""
+    """Decode the bytes of one response; raises CorruptMessage for invalid batches."""
     yield from decode_batches(BatchIterator(records, place.from_offset, place.until_offset, aborted), place)
 
 
 def decode_batches(batches: Iterable[Batch], place: DecodeRange) -> Iterator[pa.RecordBatch]:
-    """The same for batches that were walked already."""
+    """Decode batches from a BatchIterator."""
     for group in _groups(batches):
         rows = _rows(group, place)
         content_bytes = sum(len(each.content) for each in group)
@@ -58,7 +58,7 @@ def decode_batches(batches: Iterable[Batch], place: DecodeRange) -> Iterator[pa.
 
 
 class _Body(NamedTuple):
-    """The records of one batch, decompressed; where they begin in the answer, if they lie there as they are."""
+    """The decompressed records of one batch, and their position in the response if it was not compressed."""
 
     header: BatchHeader
     content: bytes | memoryview
@@ -66,7 +66,7 @@ class _Body(NamedTuple):
 
 
 def _groups(batches: Iterable[Batch]) -> Iterator[list[_Body]]:
-    """Small batches are decoded together: most of the price is paid once for each group."""
+    """Group small batches, because most of the cost is per group."""
     group: list[_Body] = []
     rows = content_bytes = 0
     for batch in batches:
@@ -104,7 +104,7 @@ def _rows(group: list[_Body], place: DecodeRange) -> pa.RecordBatch:
 
 
 def _origins(place: DecodeRange, count: int) -> tuple[pa.Array, pa.Array]:
-    """The columns that are the same in all rows of a task: slices of what is made once."""
+    """Return the constant columns topic and partition, as slices of a cached array."""
     topics, partitions = _same(place.topic, place.partition, -(-count // ROWS_MAX) * ROWS_MAX)
     return topics.slice(0, count), partitions.slice(0, count)
 
@@ -115,27 +115,27 @@ def _same(topic: str, partition: int, count: int) -> tuple[pa.Array, pa.Array]:
 
 
 def _wanted(offsets: Numbers, place: DecodeRange) -> Rows:
-    """Mostly all of them, which costs nothing then."""
+    """Select the rows in the range; a slice, without cost, if it is all of them."""
     if offsets.min() >= place.from_offset and offsets.max() < place.until_offset:
         return slice(None)
     return np.flatnonzero((offsets >= place.from_offset) & (offsets < place.until_offset))
 
 
 def _records(group: list[_Body]) -> tuple[bytes, Numbers, Numbers]:
-    """The records of all batches in one piece of memory, where each begins and where it ends."""
+    """Return the records of all batches in one buffer, with the start and end of each record."""
     content, spans = _in_place(group) or _joined(group)
     counts = np.array([each.records for each in spans])
     try:
         starts = find_record_starts(content, spans)
     except IndexError:
-        raise CorruptMessage("the records of a batch go on behind its end") from None
+        raise CorruptMessage("the records of a batch exceed its length") from None
     ends = np.append(starts[1:], 0)
     ends[np.cumsum(counts) - 1] = [each.end for each in spans]
     return content, starts, ends
 
 
 def _in_place(group: list[_Body]) -> tuple[bytes, list[Span]] | None:
-    """In the answer itself, which is not copied, if no batch was compressed."""
+    """Return the response buffer itself, without a copy, if no batch was compressed."""
     first = group[0].content
     if any(each.start is None for each in group) or not isinstance(first, memoryview) or type(first.obj) is not bytes:
         return None
@@ -165,7 +165,7 @@ def _body(batch: Batch) -> _Body:
 
 
 def _numbers(group: list[_Body], fields: Fields) -> tuple[Numbers, Numbers, Kinds]:
-    """Offset, time in milliseconds and kind of time of each record."""
+    """Return offset, timestamp in milliseconds and timestamp type of each record."""
     headers = [each.header for each in group]
     counts = [each.records_count for each in headers]
     last_deltas = np.repeat([each.last_offset_delta for each in headers], counts)
@@ -179,8 +179,8 @@ def _numbers(group: list[_Body], fields: Fields) -> tuple[Numbers, Numbers, Kind
 def _timestamps(headers: list[BatchHeader], counts: list[int], fields: Fields, kinds: Kinds) -> Numbers:
     bases = np.array([each.base_timestamp for each in headers], np.int64)
     stamps = np.array([each.max_timestamp for each in headers], np.int64)
-    for part in (bases, stamps, fields.timestamp_deltas):  # so that neither the sum nor its microseconds can wrap
+    for part in (bases, stamps, fields.timestamp_deltas):  # neither the sum nor its microseconds may overflow
         if part.max() > _TIMESTAMP_MS_MAX or part.min() < -_TIMESTAMP_MS_MAX:
-            raise CorruptMessage("a record has a time that no timestamp can hold")
+            raise CorruptMessage("a record has a timestamp out of range")
     timestamps = np.repeat(bases, counts) + fields.timestamp_deltas
     return np.where(kinds == columns.LOG_APPEND_TIME, np.repeat(stamps, counts), timestamps)

@@ -1,7 +1,7 @@
-"""Rows become record batches, as a Produce carries them: the counterpart of `decoding`.
+"""Encodes rows as record batches for Produce requests: the counterpart of `decoder`.
 
-No record is ever an object: lengths and numbers are computed for thousands of rows at once, and put together with keys
-and values by `byte_rows`. The rows of a chunk lie one behind the other then, so a batch is a slice of it.
+No record becomes a Python object: lengths and varints are computed for thousands of rows at once, and combined with
+keys and values by `byte_rows`. The encoded rows of a chunk are contiguous, so a batch is a slice of them.
 """
 
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from pyspark_moldau.codec.byte_rows import ByteRowBuilder, merge_runs, varint_by
 from pyspark_moldau.codec.record_fields import Numbers
 
 ROWS_MAX: Final = 10_000  # of one batch
-_HEAD_BYTES: Final = 26  # what numbers and lengths of a record may take in most cases; batches may be a little larger
+_HEAD_BYTES: Final = 26  # typical size of a record's varints; batches may exceed the limit slightly
 _ATTRIBUTES_BYTES: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatches:
-    """Batches one behind the other: where each begins among the rows, its bytes, the first and the last time."""
+    """Encoded batches: first row, row count, base and maximum timestamp, and bytes of each."""
 
     first_rows: Numbers
     rows: Numbers
@@ -40,9 +40,9 @@ def encode(
     groups: Numbers,
     bytes_max: int,
 ) -> EncodedBatches:
-    """Records of the rows in this order, of which each of `groups` begins another place.
+    """Encode rows in the given order; each of `groups` is the first row of another partition.
 
-    No batch goes over the border of two places, nor far over `bytes_max`.
+    No batch spans two partitions or exceeds `bytes_max` by more than a few bytes per record.
     """
     key_lengths, value_lengths = lengths(keys)[order], lengths(values)[order]
     blobs = header_blobs(headers)
@@ -59,7 +59,7 @@ def encode(
 
     byte_rows = ByteRowBuilder()
     if time_deltas.any():
-        byte_rows.add_varints(record_lengths, zeros_after=_ATTRIBUTES_BYTES)  # none of them is in use
+        byte_rows.add_varints(record_lengths, zeros_after=_ATTRIBUTES_BYTES)  # attributes are unused
         byte_rows.add_varints(time_deltas)
     else:
         byte_rows.add_varints(record_lengths, zeros_after=_ATTRIBUTES_BYTES + 1)
@@ -77,7 +77,7 @@ def encode(
 
 
 def batch_starts(sizes: Numbers, groups: Numbers, bytes_max: int) -> Numbers:
-    """Where batches begin: at the beginning of each group, and where a batch would become too large."""
+    """Return the first rows of batches: at each group start, and where a batch would become too large."""
     ends = np.cumsum(sizes)
     found: list[int] = []
     for start, stop in zip(groups.tolist(), [*groups.tolist()[1:], len(sizes)], strict=True):
@@ -90,13 +90,13 @@ def batch_starts(sizes: Numbers, groups: Numbers, bytes_max: int) -> Numbers:
 
 
 def lengths(column: pa.Array) -> Numbers:
-    """-1 for null, as it is written."""
+    """Return the length of each value; -1 for null, as on the wire."""
     found = pc.fill_null(pc.binary_length(column), -1) if column.null_count else pc.binary_length(column)
     return np.asarray(found).astype(np.int64)
 
 
 def header_blobs(headers: pa.Array) -> pa.Array | None:
-    """The headers of each row as they stand in a record: their count, then each with its lengths; None without any."""
+    """Encode the headers of each row: count, then lengths and bytes of each; None if no row has headers."""
     if headers.null_count == len(headers):
         return None
     counts = np.asarray(pc.fill_null(pc.list_value_length(headers), 0)).astype(np.int64)

@@ -1,6 +1,6 @@
-"""The headers of records as an Arrow column: a list for each record that has some, null for one that has none.
+"""Decodes record headers into an Arrow column: a list per record, null for a record without headers.
 
-All first headers are read at once, then all second ones. Records with very many headers are read one by one.
+Rounds: the first headers of all records are read at once, then the second ones. Records with many headers are read
 """
 
 from typing import Final
@@ -27,7 +27,7 @@ _ROUNDS_MAX: Final = 64
 
 
 def decode_headers(content: bytes, fields: Fields, rows: Numbers) -> pa.Array:
-    """For these rows, in their order. A key that is no UTF-8 is shown as Java shows it, with replacement characters."""
+    """Decode the headers of these rows. Invalid UTF-8 in keys becomes replacement characters, as in Java."""
     octets = np.frombuffer(content, np.uint8)
     ends = fields.ends[rows]
     counts, starts = read_varints(octets, fields.header_starts[rows], VARINT_BYTES_MAX)
@@ -49,7 +49,7 @@ def decode_headers(content: bytes, fields: Fields, rows: Numbers) -> pa.Array:
 
 def _check_ends(positions: Numbers, ends: Numbers) -> None:
     if np.any(positions != ends):
-        raise CorruptMessage("the headers of a record end elsewhere than the record")
+        raise CorruptMessage("the headers of a record do not end at its end")
 
 
 def _read_in_rounds(
@@ -102,12 +102,12 @@ def _read(content: bytes, count: int, position: int, end: int, keys: list[str], 
         keys.append(key.decode("utf-8", "replace"))
         values.append(value)
     if position != end:
-        raise CorruptMessage("the headers of a record end elsewhere than the record")
+        raise CorruptMessage("the headers of a record do not end at its end")
 
 
 def _field(content: bytes, position: int, end: int) -> tuple[bytes | None, int]:
     length, position = read_varint(content, position)
     stop = position + max(length, 0)
     if stop > end:
-        raise CorruptMessage(f"a header has {length} bytes, {end - position} are left in its record")
+        raise CorruptMessage(f"a header has length {length}, but its record has only {end - position} bytes left")
     return (None if length < 0 else content[position:stop]), stop

@@ -1,4 +1,4 @@
-"""Which partition a key belongs to, by the hash of the Java clients, for thousands of keys at once."""
+"""Kafka's default partitioner (murmur2), for thousands of keys at once."""
 
 from typing import Final
 
@@ -11,11 +11,11 @@ from pyspark_moldau.codec.record_fields import Numbers, Octets
 
 _SEED: Final = np.uint32(0x9747B28C)
 _FACTOR: Final = np.uint32(0x5BD1E995)
-_SHORT_BYTES_MAX: Final = 64  # longer keys are hashed one by one: as a matrix, one of them would make all rows long
+_SHORT_BYTES_MAX: Final = 64  # longer keys are hashed one by one: in a matrix, one of them would widen all rows
 
 
 def partitions_of(keys: pa.Array, partitions: int) -> Numbers:
-    """Where the Java clients would put these keys, of which none is null."""
+    """Return the partition of each key; keys must not be null."""
     bounds = np.frombuffer(keys.buffers()[1], np.int32)[keys.offset : keys.offset + len(keys) + 1].astype(np.int64)
     content = keys.buffers()[2]
     octets = np.frombuffer(content, np.uint8) if content is not None else np.zeros(0, np.uint8)
@@ -23,7 +23,7 @@ def partitions_of(keys: pa.Array, partitions: int) -> Numbers:
 
 
 def hashes(octets: Octets, starts: Numbers, lengths: Numbers) -> npt.NDArray[np.uint32]:
-    """Of pieces of `octets`, one behind the other."""
+    """Hash consecutive pieces of `octets`."""
     found = np.empty(len(starts), np.uint32)
     is_short = lengths <= _SHORT_BYTES_MAX
     short, long = np.flatnonzero(is_short), np.flatnonzero(~is_short)
@@ -51,12 +51,14 @@ def _hashes_of_short(octets: Octets, starts: Numbers, lengths: Numbers) -> npt.N
 
 
 def _words(octets: Octets, starts: Numbers, lengths: Numbers) -> npt.NDArray[np.uint32]:
-    """Little-endian words of each key, zeros behind its end."""
+    """Return the little-endian words of each key, zero-padded."""
     longest = int(lengths.max())
     width = max(-(-longest // 4), 1) * 4
     if not longest:
         return np.zeros((len(starts), width // 4), np.uint32)
-    if int(starts[-1] - starts[0]) == longest * (len(starts) - 1) and lengths.min() == longest:  # they lie side by side
+    if (
+        int(starts[-1] - starts[0]) == longest * (len(starts) - 1) and lengths.min() == longest
+    ):  # keys are contiguous and of equal length
         matrix = np.zeros((len(starts), width), np.uint8)
         matrix[:, :longest] = octets[starts[0] : starts[0] + longest * len(starts)].reshape(-1, longest)
         return matrix.view("<u4")

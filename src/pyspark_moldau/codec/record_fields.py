@@ -1,6 +1,6 @@
-"""Where the fields of many records are, found for all of them at once: arithmetic on whole columns.
+"""Locates the fields of many records at once with vectorised arithmetic.
 
-`chains` has found where each record begins.
+The start of each record comes from `record_starts`.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _VARLONG_BYTES_MAX: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """One entry for each record; positions count from the beginning of the bytes they were found in."""
+    """One entry per record; positions are relative to the start of the content."""
 
     timestamp_deltas: Numbers
     offset_deltas: Numbers
@@ -31,15 +31,15 @@ class Fields:
     key_lengths: Numbers  # negative: null
     value_starts: Numbers
     value_lengths: Numbers
-    header_starts: Numbers  # of the count of headers
+    header_starts: Numbers  # position of the header count
     ends: Numbers
 
 
 def read_fields(content: Octets, starts: Numbers, ends: Numbers) -> Fields:
-    """What stands in each record between its start and its end; CorruptMessage where a field leaves its record."""
+    """Parse the fields of each record; raises CorruptMessage if a field exceeds its record."""
     lengths, position = read_varints(content, starts, VARINT_BYTES_MAX)
-    if np.any(lengths != ends - position):  # a negative length, or a longer way to write a number
-        raise CorruptMessage("a record has a length that its batch does not bear out")
+    if np.any(lengths != ends - position):  # a negative length or a non-canonical varint
+        raise CorruptMessage("a record's length does not match its content")
     timestamp_deltas, position = read_varints(content, position + 1, _VARLONG_BYTES_MAX)
     offset_deltas, position = read_varints(content, position, VARINT_BYTES_MAX)
     key_lengths, key_starts = read_varints(content, position, VARINT_BYTES_MAX)
@@ -54,24 +54,24 @@ def read_fields(content: Octets, starts: Numbers, ends: Numbers) -> Fields:
 
 
 def field_ends(starts: Numbers, lengths: Numbers, ends: Numbers) -> Numbers:
-    """Where fields end that begin there and are so long; all of them inside their records."""
+    """Return the end of each field; raises CorruptMessage if it exceeds its record."""
     position = starts + np.maximum(lengths, 0)
     if np.any(position > ends):
-        raise CorruptMessage("a field is longer than the record it stands in")
+        raise CorruptMessage("a field is longer than its record")
     return position
 
 
 def read_varints(content: Octets, at: Numbers, bytes_max: int) -> tuple[Numbers, Numbers]:
-    """The zigzag number at each position, and the position behind it. Nothing outside `content` is read.
+    """Read the zigzag varint at each position; return the numbers and the positions after them.
 
-    Most are of one byte or two: those are put together in numbers as small, many of which a machine handles at once.
+    Most varints have one or two bytes: those are decoded with small integer types, which vectorise well.
     """
     octets = content.take(at, mode="clip")
     after = at + 1
     if octets.size == 0 or octets.max() < 0x80:
         return _unzigzag(octets), after
     goes_on = octets >= 0x80
-    seconds = content.take(after, mode="clip") * goes_on  # nothing where there is no second byte
+    seconds = content.take(after, mode="clip") * goes_on  # zero if there is no second byte
     if seconds.max() < 0x80:
         return _unzigzag(octets & 0x7F | seconds.astype(np.uint16) << 7), after + goes_on
     return _read_long(content, octets, after, bytes_max)
@@ -87,11 +87,11 @@ def _read_long(content: Octets, octets: Octets, after: Numbers, bytes_max: int) 
         rows = rows[octets >= 0x80]
         if rows.size == 0:
             return _unzigzag(encoded), after
-    raise CorruptMessage(f"a number takes more than {bytes_max} bytes")
+    raise CorruptMessage(f"a varint is longer than {bytes_max} bytes")
 
 
 def _unzigzag(encoded: npt.NDArray[Any]) -> Numbers:
-    # Unsigned, the shift is logical and the difference goes round: the whole range of the width comes out right.
+    # On unsigned integers the shift is logical and the subtraction wraps, which is correct for the full range.
     signed = (encoded >> 1) ^ (0 - (encoded & 1))
     return signed.view(f"i{encoded.itemsize}").astype(np.int64, copy=False)
 
@@ -104,10 +104,10 @@ def copy_fields(
     second_lengths: Numbers,
     rows: Rows,
 ) -> tuple[pa.Array, pa.Array]:
-    """Copy out the first and the second field of these rows; a negative length is a null.
+    """Copy the first and the second field of these rows; a negative length means null.
 
-    The positions grow from each field to the next, so that the content, as it is, is an Arrow array of four elements
-    for each row: first field, what is between, second field, what comes before the next row.
+    Positions are increasing, so the content can be viewed as an Arrow array of four elements
+    per row: first field, gap, second field, gap before the next row.
     """
     bounds = np.empty(4 * len(first_starts) + 1, np.int32)
     bounds[0:-1:4] = first_starts
@@ -125,5 +125,5 @@ def copy_fields(
 
 
 def _indices(elements: Numbers, lengths: Numbers) -> pa.Array:
-    # Where the index is null, so is what is taken.
+    # `take` returns null for a null index.
     return pa.array(elements, mask=lengths < 0 if lengths.size and lengths.min() < 0 else None)

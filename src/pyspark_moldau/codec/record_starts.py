@@ -1,7 +1,7 @@
-"""Where the records of a batch begin: a chain, in which only the length of one record tells where the next one is.
+"""Finds the start of each record in a batch. Only a record's length gives the start of the next one.
 
-It is followed record by record. Where many neighbours are of one length, as sensors and counters send them, that is
-seen for all of them at once.
+So records are followed one by one. Long runs of records with equal length, typical for sensors and counters, are
+detected at once.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,17 +13,17 @@ from moldau.model.errors import CorruptMessage
 from pyspark_moldau.codec.record_fields import Numbers
 
 _LENGTH_BYTES_MAX: Final = 5
-_RUN_MIN: Final = 64  # to look at so few at once takes as long as to follow them
+_RUN_MIN: Final = 64  # shorter runs are as fast to follow one by one
 
-# What a record takes together with its length, by the first and the second byte of it. A length of one byte says all;
-# where the second byte is not the last either, the list ends before it.
+# Size of a record including its length prefix, indexed by the first and second byte. One-byte lengths need no second;
+# for lengths of three or more bytes, the index is out of range.
 _ONE_BYTE: Final = [[(first >> 1) + 1] * 0x100 for first in range(0x80)]
 _TWO_BYTES: Final = [[(first >> 1) + (second << 6) + 2 for second in range(0x80)] for first in range(0x80)]
 _SIZES: Final = _ONE_BYTE + _TWO_BYTES
 
 
 class Span(NamedTuple):
-    """The records of one batch: where they begin and end, and how many there are."""
+    """The start, end and number of records of one batch."""
 
     start: int
     end: int
@@ -31,7 +31,7 @@ class Span(NamedTuple):
 
 
 def find_record_starts(content: bytes, spans: Iterable[Span]) -> Numbers:
-    """Where each record begins. An IndexError says that a chain leads out of `content`."""
+    """Return the start of each record; raises IndexError if a length leads outside `content`."""
     return np.concatenate([part for span in spans for part in _parts(content, span)])
 
 
@@ -44,8 +44,8 @@ def _parts(content: bytes, span: Span) -> Iterator[Numbers]:
             yield np.arange(position, position + size * records, size)
             position += size * records
         else:
-            # Lengths differ here. They may for long: each time more are followed before we look again.
-            records = min(left, steps, end - position)  # none is shorter than a byte, whatever the batch says of itself
+            # Lengths vary here: follow increasingly many records before testing for a run again.
+            records = min(left, steps, end - position)  # each takes at least one byte, whatever the header claims
             steps *= 8
             found = np.fromiter(_iterate_starts(content, position, records + 1), np.int64, records + 1)
             yield found[:-1]
@@ -57,16 +57,16 @@ def _parts(content: bytes, span: Span) -> Iterator[Numbers]:
 
 
 def _run(content: bytes, position: int, end: int, left: int) -> tuple[int, int]:
-    """The length of the record at `position`, and how many of that length stand there one behind the other."""
+    """Return the size of the record at `position` and the number of consecutive records of that size."""
     try:
         size = _SIZES[content[position]][content[position + 1]]
-    except IndexError:  # a length of more bytes, or the end of everything
+    except IndexError:  # a longer varint, or the end of the content
         return 0, 0
     last = position + size * (_RUN_MIN - 1)
     fits = min(left, (end - position) // size)
     if size < 2 or fits < _RUN_MIN or content[position : position + 2] != content[last : last + 2]:
         return size, 0
-    # Two bytes hold the whole length, or it and a part of the record that is the same in all that we know.
+    # Compare the first two bytes of each record: the length, possibly followed by the attributes, which are constant.
     lengths: Numbers = np.ndarray((fits,), "<u2", content, position, (size,))
     is_same = lengths == lengths[0]
     return size, fits if is_same.all() else int(is_same.argmin())

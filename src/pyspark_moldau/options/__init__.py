@@ -1,1 +1,1 @@
-"""The options of `format("moldau")`, parsed and validated: those of Spark's Kafka connector, and a few of our own."""
+"""The options of `format("moldau")`, parsed and validated: those of Spark's Kafka connector and Moldau's own."""

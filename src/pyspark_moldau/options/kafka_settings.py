@@ -1,6 +1,6 @@
-"""`kafka.*` options carry the names of the Java clients: what each of them means here, in one table.
+"""Maps `kafka.*` options, which have the names of the Java clients, to librdkafka and Moldau settings.
 
-A name that Java knows and that means nothing here is passed over with a warning; a name that nobody knows is refused.
+Java settings without an equivalent are ignored with a warning; unknown names are rejected.
 """
 
 import difflib
@@ -59,7 +59,7 @@ _PRODUCER: Final = {
     "retries": "retries",
     "transaction.timeout.ms": "transaction.timeout.ms",
 }
-# Known to Java, without a meaning here.
+# Java settings without an equivalent.
 _IGNORED: Final = frozenset(
     "auto.commit.interval.ms auto.include.jmx.reporter buffer.memory config.providers default.api.timeout.ms "
     "exclude.internal.topics group.instance.id group.protocol group.remote.assignor heartbeat.interval.ms max.block.ms "
@@ -71,26 +71,26 @@ _IGNORED: Final = frozenset(
 )
 _ROWS_ARE_BYTES: Final = "keys and values are read and written as bytes; use DataFrame operations to convert them"
 _REJECTED_ALWAYS: Final = {
-    "interceptor.classes": "Java classes cannot run here, and the source must see what the broker sends",
+    "interceptor.classes": "Java classes are not supported",
     "key.deserializer": _ROWS_ARE_BYTES,
     "value.deserializer": _ROWS_ARE_BYTES,
     "key.serializer": _ROWS_ARE_BYTES,
     "value.serializer": _ROWS_ARE_BYTES,
 }
 _REJECTED_FOR_READING: Final = _REJECTED_ALWAYS | {
-    "auto.offset.reset": "the source keeps its own offsets; use 'startingOffsets'",
-    "enable.auto.commit": "the source keeps its own offsets; use 'commitOffsets' to show them to a consumer group",
+    "auto.offset.reset": "the checkpoint holds the offsets; use 'startingOffsets'",
+    "enable.auto.commit": "the checkpoint holds the offsets; use 'commitOffsets' to report them to a consumer group",
 }
 _REJECTED_FOR_WRITING: Final = _REJECTED_ALWAYS | {
-    "partitioner.class": "Java classes cannot run here; use the column 'partition'",
-    "transactional.id": "the sink gives its own; transactions come with 'deliveryGuarantee'",
+    "partitioner.class": "Java classes are not supported; use the column 'partition'",
+    "transactional.id": "the sink sets its own; enable transactions with 'deliveryGuarantee'",
 }
 _ISOLATIONS: Final = ("read_uncommitted", "read_committed")
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaSettings:
-    """How to reach the cluster: as librdkafka wants to hear it, and apart from that what our own fetches need."""
+    """Connection settings for librdkafka and for Moldau's own client."""
 
     bootstrap_servers: str
     librdkafka: Mapping[str, str] = field(default_factory=dict, repr=False)  # it may hold passwords
@@ -103,7 +103,7 @@ class KafkaSettings:
         return self.librdkafka.get("security.protocol", "PLAINTEXT").upper() == "PLAINTEXT"
 
     def number(self, name: str, default: int) -> int:
-        """A setting of Java's name that is a number."""
+        """Return a numeric setting by its Java name."""
         text = self.java.get(name)
         if text is None:
             return default
@@ -132,7 +132,7 @@ def producer_settings(options: Mapping[str, str]) -> KafkaSettings:
 def _java_settings(options: Mapping[str, str]) -> dict[str, str]:
     java = {name.removeprefix(PREFIX): value.strip() for name, value in options.items() if name.startswith(PREFIX)}
     if not java.get(_BOOTSTRAP):
-        raise OptionError("Option 'kafka.bootstrap.servers' is needed: where is the cluster?")
+        raise OptionError("Option 'kafka.bootstrap.servers' is required: the addresses of the brokers.")
     return java
 
 
@@ -144,7 +144,7 @@ def _translate(java: Mapping[str, str], known: Mapping[str, str], rejected: Mapp
         if name in known:
             translated[known[name]] = value
         elif name in _IGNORED or name in _CONSUMER or name in _PRODUCER:
-            log.warning("Option '%s%s' means nothing here and is ignored.", PREFIX, name)
+            log.warning("Option '%s%s' has no effect here and is ignored.", PREFIX, name)
         elif name not in SECURITY_NAMES and name != _BOOTSTRAP:
             raise OptionError(_unknown(name, [*known, *_IGNORED, *SECURITY_NAMES]))
     return translated | security_settings(java)
@@ -152,5 +152,5 @@ def _translate(java: Mapping[str, str], known: Mapping[str, str], rejected: Mapp
 
 def _unknown(name: str, known: list[str]) -> str:
     near = difflib.get_close_matches(name, sorted(known), 1)
-    hint = f" Is '{PREFIX}{near[0]}' meant?" if near else ""
-    return f"Option '{PREFIX}{name}' is not known.{hint}"
+    hint = f" Did you mean '{PREFIX}{near[0]}'?" if near else ""
+    return f"Option '{PREFIX}{name}' is unknown.{hint}"

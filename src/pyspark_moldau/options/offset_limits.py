@@ -1,4 +1,4 @@
-"""Where a read begins and ends, as the options say it; what that means in offsets is found out from the cluster."""
+"""Start and end of a read as given by the options; `read_plan` resolves them to offsets."""
 
 import json
 from collections.abc import Mapping
@@ -15,36 +15,36 @@ Offsets: TypeAlias = dict[TopicPartition, int]
 
 
 class OptionError(ValueError):
-    """An option that is missing, wrong, or not for this kind of query. The message is for the person who set it."""
+    """An option is missing, invalid, or not supported by this kind of query."""
 
 
 @dataclass(frozen=True, slots=True)
 class Earliest:
-    """The first record that is there."""
+    """The earliest available offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """Behind the last record; for readers of committed records, the last stable offset."""
+    """The log end; with `read_committed`, the last stable offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class AtOffsets:
-    """An offset for each partition; -2 and -1 stand for the earliest and the latest."""
+    """An offset per partition; -2 means earliest, -1 means latest."""
 
     offsets: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The first record at or after this moment, in every partition."""
+    """The first record at or after this timestamp, in every partition."""
 
     time_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class AtTimes:
-    """The first record at or after a moment of each partition's own."""
+    """The first record at or after a timestamp per partition."""
 
     times_ms: Mapping[TopicPartition, int]
 
@@ -53,7 +53,7 @@ Limit: TypeAlias = Earliest | Latest | AtOffsets | AtTime | AtTimes
 
 
 def parse_limit(side: str, options: Mapping[str, str], default: Limit) -> Limit:
-    """The limit on one side, "starting" or "ending". A time for all beats times by partition, which beat offsets."""
+    """Parse the "starting" or "ending" limit. Precedence: one timestamp, timestamps per partition, offsets."""
     timestamp = options.get(f"{side}timestamp")
     if timestamp is not None:
         return AtTime(_moment(f"{side}Timestamp", timestamp))
@@ -113,7 +113,7 @@ def parse_topic_ids(text: str) -> dict[str, str]:
 
 
 def offsets_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """The shape in which offsets are stored in a checkpoint: `{"topic": {"0": 5}}`."""
+    """Return offsets in the checkpoint format: `{"topic": {"0": 5}}`."""
     shape: dict[str, dict[str, int]] = {}
     for where in sorted(offsets):
         shape.setdefault(where.topic, {})[str(where.partition)] = offsets[where]
@@ -121,7 +121,7 @@ def offsets_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, i
 
 
 def parse_offsets_json(shape: Mapping[str, Mapping[str, int]] | None) -> Offsets:
-    """The way back."""
+    """Parse offsets from the checkpoint format."""
     return {
         TopicPartition(topic, int(partition)): offset
         for topic, partitions in (shape or {}).items()

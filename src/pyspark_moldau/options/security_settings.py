@@ -1,4 +1,4 @@
-"""TLS and SASL: from the settings of a Java client to those of librdkafka."""
+"""Translates the TLS and SASL settings of Java clients to librdkafka."""
 
 import logging
 import re
@@ -20,7 +20,7 @@ _AS_THEY_ARE: Final = {
     "ssl.keystore.key": "ssl.key.pem",
     "ssl.truststore.certificates": "ssl.ca.pem",
 }
-# Each of these is looked at together with others.
+# Translated in combination with other settings.
 _COMPOSED: Final = frozenset(
     "sasl.jaas.config ssl.endpoint.identification.algorithm ssl.keystore.location ssl.keystore.password "
     "ssl.keystore.type ssl.truststore.location ssl.truststore.password ssl.truststore.type".split()
@@ -46,12 +46,12 @@ _JAAS_OPTION: Final = re.compile(r"""([\w.]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:
 
 
 def security_settings(java: Mapping[str, str]) -> dict[str, str]:
-    """What librdkafka needs to be told. What cannot be translated is refused, in words that say what to do."""
+    """Return librdkafka's settings; raises OptionError with a remedy for settings that have no equivalent."""
     for name in java:
         if name in _CLASSES:
-            raise OptionError(f"Option 'kafka.{name}' names a Java class, which cannot run here.")
+            raise OptionError(f"Option 'kafka.{name}' names a Java class, which is not supported.")
         if name in _IGNORED:
-            log.warning("Option 'kafka.%s' means nothing here and is ignored.", name)
+            log.warning("Option 'kafka.%s' has no effect here and is ignored.", name)
     settings = {_AS_THEY_ARE[name]: value for name, value in java.items() if name in _AS_THEY_ARE}
     settings |= _trust(java) | _identity(java)
     if "ssl.endpoint.identification.algorithm" in java:
@@ -68,7 +68,7 @@ def _trust(java: Mapping[str, str]) -> dict[str, str]:
     kind = java.get("ssl.truststore.type", "JKS").upper()
     if kind != _PEM:
         raise OptionError(
-            f"Option 'kafka.ssl.truststore.location' is a {kind} store, which only Java reads. Export the certificates "
+            f"Option 'kafka.ssl.truststore.location' is a {kind} store, readable only by Java. Export the certificates "
             "(keytool -exportcert -rfc) and set 'kafka.ssl.truststore.type' to PEM."
         )
     return {"ssl.ca.location": location}
@@ -85,7 +85,7 @@ def _identity(java: Mapping[str, str]) -> dict[str, str]:
             return {"ssl.keystore.location": location, "ssl.keystore.password": java.get("ssl.keystore.password", "")}
         case kind:
             raise OptionError(
-                f"Option 'kafka.ssl.keystore.location' is a {kind} store, which only Java reads. Convert it "
+                f"Option 'kafka.ssl.keystore.location' is a {kind} store, which only Java can read. Convert it "
                 "(keytool -importkeystore -deststoretype PKCS12) and set 'kafka.ssl.keystore.type' to PKCS12."
             )
 
@@ -115,7 +115,7 @@ def jaas_settings(text: str) -> dict[str, str]:
                 {"serviceName": "sasl.kerberos.service.name"},
             )
         case _:
-            raise OptionError(f"Option 'kafka.sasl.jaas.config' names {found[1]}, which is not known here.")
+            raise OptionError(f"Option 'kafka.sasl.jaas.config' names {found[1]}, which is not supported.")
 
 
 def _renamed(

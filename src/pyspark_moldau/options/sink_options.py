@@ -1,4 +1,4 @@
-"""What the user asked of the sink, checked: the options of the official Kafka sink and those of our guarantees."""
+"""The validated sink options: those of Spark's Kafka sink and Moldau's delivery guarantees."""
 
 import tempfile
 from collections.abc import Mapping
@@ -15,14 +15,14 @@ from pyspark_moldau.options.source_options import warn_about_unknown_options
 from pyspark_moldau.options.topic_names import check_topic_name
 
 COMMIT_TOPIC: Final = "moldau-spark-commits"
-# As much as Java's producers send; librdkafka's own default is a little below.
+# The default of the Java producer; librdkafka's own is slightly lower.
 ROW_BYTES_MAX: Final = 1_048_576
 _BATCH_BYTES_MAX: Final = 524_288
 _COMPRESSION: Final = "compression.type"
 _CODECS: Final = {each.name.lower(): each for each in Compression}
 _FOLDER: Final = "moldau-staging"
 _CHECKPOINT: Final = "checkpointlocation"
-_TOPIC_SEPARATOR: Final = "@"  # no topic has it in its name
+_TOPIC_SEPARATOR: Final = "@"  # not allowed in topic names
 _REJECTED: Final = {
     "asyncprogresstrackingenabled": (
         "Option 'asyncProgressTrackingEnabled' cannot be used here: a batch is committed together with its rows."
@@ -31,7 +31,7 @@ _REJECTED: Final = {
 
 
 class Guarantee(Enum):
-    """What a reader with `read_committed` sees of each row after crashes and replays."""
+    """How often a `read_committed` consumer sees each row after crashes and replays."""
 
     EXACTLY_ONCE = "exactly-once"
     AT_LEAST_ONCE = "at-least-once"
@@ -39,20 +39,18 @@ class Guarantee(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BatchIdentity:
-    """Who publishes, and the how manieth batch: what a replay is known by."""
+    """Writer and batch number, which identify a replay."""
 
     writer: str
     batch: int
-    is_durable: bool = True  # a replay may come after a restart: the sink must remember
-    run: str | None = None  # of a query, from its start to its end, or a driver's whole life; None if nobody knows
-    is_user_versioned: bool = (
-        False  # in a run batch follows on batch; versions that a user gives may be any, and come again
-    )
+    is_durable: bool = True  # replays are possible after a restart, so the commit marker must persist
+    run: str | None = None  # run id of the query, or id of the driver; None if unknown
+    is_user_versioned: bool = False  # user versions may have gaps and repeat; the batches of a run are consecutive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """The options of one query. `staging` is where tasks leave rows for the driver to publish."""
+    """The options of one query. `staging` is the folder through which tasks pass rows to the driver."""
 
     kafka: KafkaSettings
     topic: str | None
@@ -62,8 +60,8 @@ class SinkOptions:
     dead_letter_topic: str | None
     has_headers: bool
     has_timestamps: bool
-    identity: BatchIdentity | None  # of a batch query: `txnAppId` and `txnVersion`
-    is_raw: bool = True  # exactly once: tasks make record batches, and our own client sends them
+    identity: BatchIdentity | None  # for a batch query: `txnAppId` and `txnVersion`
+    is_raw: bool = True  # exactly once: tasks encode record batches, and Moldau's client sends them
 
     @property
     def is_sent_by_librdkafka(self) -> bool:
@@ -75,7 +73,7 @@ class SinkOptions:
 
     @property
     def batch_bytes_max(self) -> int:
-        """Of a record batch before it is compressed; a row that is larger is a batch of its own."""
+        """The maximum uncompressed batch size; a larger row gets a batch of its own."""
         return min(self.kafka.number("batch.size", _BATCH_BYTES_MAX), self.row_bytes_max)
 
     @property
@@ -95,22 +93,22 @@ class SinkOptions:
 
 
 def sink_stream_options(raw: Mapping[str, str]) -> SinkOptions:
-    """The options of `writeStream`: exactly once, unless it says otherwise."""
+    """Parse the options of `writeStream`; exactly once by default."""
     given = _lowered(raw)
     for name in ("txnAppId", "txnVersion"):
         if name.lower() in given:
-            raise OptionError(f"Option '{name}' is for batch writes: a stream knows its query and its batches.")
+            raise OptionError(f"Option '{name}' is only for batch writes: a stream has its own query and batch ids.")
     return _parse(given, Guarantee.EXACTLY_ONCE, None)
 
 
 def sink_batch_options(raw: Mapping[str, str]) -> SinkOptions:
-    """The options of `df.write`: at least once as in the official sink, exactly once with `txnAppId`."""
+    """Parse the options of `df.write`: at least once by default, exactly once with `txnAppId`."""
     given = _lowered(raw)
     identity = _identity(given)
     default = Guarantee.AT_LEAST_ONCE if identity is None else Guarantee.EXACTLY_ONCE
     options = _parse(given, default, identity)
     if identity is not None and options.guarantee is not Guarantee.EXACTLY_ONCE:
-        raise OptionError("Option 'txnAppId' makes a write exactly-once; 'deliveryGuarantee' says otherwise.")
+        raise OptionError("Option 'txnAppId' makes a write exactly-once; this contradicts 'deliveryGuarantee'.")
     return options
 
 
@@ -136,17 +134,17 @@ def _parse(given: Mapping[str, str], default: Guarantee, identity: BatchIdentity
         is_raw=_is_raw(given, kafka),
     )
     if options.is_raw:
-        _ = options.codec_level  # what cannot be read is refused now
+        _ = options.codec_level  # raises for an invalid value
     return options
 
 
 def _is_raw(given: Mapping[str, str], kafka: KafkaSettings) -> bool:
-    """Our own client knows neither TLS nor SASL."""
+    """Whether to use Moldau's own client, which supports neither TLS nor SASL."""
     chosen = given.get("sender", "auto").strip().lower()
     if chosen not in ("auto", "raw", "librdkafka"):
         raise OptionError(f"Option 'sender' must be auto, raw or librdkafka, not {chosen!r}.")
     if chosen == "raw" and not kafka.is_plaintext:
-        raise OptionError("Option 'sender' cannot be 'raw' with TLS or SASL: leave it out, and librdkafka sends.")
+        raise OptionError("Option 'sender' cannot be 'raw' with TLS or SASL: remove it to send through librdkafka.")
     return chosen != "librdkafka" and kafka.is_plaintext
 
 
@@ -165,17 +163,17 @@ def _identity(given: Mapping[str, str]) -> BatchIdentity | None:
     if writer is None and version is None:
         return None
     if writer is None or version is None:
-        raise OptionError("Options 'txnAppId' and 'txnVersion' belong together: one of them is missing.")
+        raise OptionError("Options 'txnAppId' and 'txnVersion' must be set together: one of them is missing.")
     if not version.isdecimal():
         raise OptionError(f"Option 'txnVersion' must be a number, such as the id of a batch, not {version!r}.")
     return BatchIdentity(_writer(writer, _text(given, "topic")), int(version), is_user_versioned=True)
 
 
 def _writer(application: str, topic: str | None) -> str:
-    """An application writes to each topic on its own; where the rows name their topics, to all of them together."""
+    """Return the writer id: one per application and topic, or per application if rows name their topics."""
     if topic is None and _TOPIC_SEPARATOR not in application:
         return application
-    # It ends with a topic, or with the separator: never the same as another writer.
+    # The suffix is a topic or empty, so ids of different writers never collide.
     return f"{application}{_TOPIC_SEPARATOR}{topic or ''}"
 
 
@@ -188,12 +186,12 @@ def _guarantee(given: Mapping[str, str], default: Guarantee) -> Guarantee:
 
 
 def _staging(given: Mapping[str, str]) -> Path:
-    """Where it was asked for; else beside the checkpoint, if that is in a folder; else in a temporary place."""
+    """Return the option's folder, else one beside a local checkpoint, else a temporary folder."""
     chosen = _text(given, "stagingLocation")
     if chosen is not None:
         folder = _local_path(chosen)
         if folder is None:
-            raise OptionError(f"Option 'stagingLocation' must be a folder all nodes can write to, not {chosen!r}.")
+            raise OptionError(f"Option 'stagingLocation' must be a folder that all nodes can write to, not {chosen!r}.")
         return folder
     checkpoint = _local_path(given[_CHECKPOINT]) if _CHECKPOINT in given else None
     return (checkpoint or Path(tempfile.gettempdir())) / _FOLDER

@@ -1,6 +1,6 @@
-"""What the user asked of the source, checked: the options of the official Kafka source and a few of our own.
+"""The validated source options: those of Spark's Kafka source and Moldau's own.
 
-Spark hands over the names of options in lower case; messages name them as they are written in the documentation.
+Spark passes option names in lower case; messages use the documented spelling.
 """
 
 import difflib
@@ -52,7 +52,7 @@ _UNIT_MS: Final = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3
 
 
 class Fetcher(Enum):
-    """How tasks read: raw batches by our own client, or records through librdkafka."""
+    """How tasks fetch: raw batches through Moldau's client, or records through librdkafka."""
 
     RAW = "raw"
     LIBRDKAFKA = "librdkafka"
@@ -67,7 +67,7 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """All partitions of the topics in whose names it is found; `^` and `$` tie it to the ends."""
+    """All partitions of topics whose name contains a match; anchor the expression with `^` and `$`."""
 
     expression: str
 
@@ -77,7 +77,7 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """These partitions and no others."""
+    """Exactly these partitions."""
 
     partitions: tuple[TopicPartition, ...]
 
@@ -87,13 +87,13 @@ Subscription: TypeAlias = Topics | Pattern | Assignment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """The options of one query. `ending` is for batches alone, the rates are for streams alone."""
+    """The options of one query. `ending` applies to batch queries only, rates to streams only."""
 
     subscription: Subscription
     kafka: KafkaSettings
     starting: Limit
     ending: Limit
-    falls_back_to_latest: bool  # a start time after the last record means the latest offset, and is no error
+    falls_back_to_latest: bool  # a start time after the last record means the latest offset instead of an error
     fails_on_data_loss: bool
     offsets_per_trigger_max: int | None
     offsets_per_trigger_min: int | None
@@ -101,22 +101,22 @@ class SourceOptions:
     partitions_min: int | None
     records_per_partition_max: int | None
     includes_headers: bool
-    group: str | None  # whose committed offsets show the progress
-    reading_group: str  # named to brokers by clients that cannot do without one; nothing is committed to it
+    group: str | None  # consumer group to which the progress is committed
+    reading_group: str  # group.id for clients that require one; nothing is committed to it
     fetcher: Fetcher
-    topic_ids: Mapping[str, str]  # what they were when the checkpoint was begun, which does not say
+    topic_ids: Mapping[str, str]  # ids at the start of the checkpoint, which does not store them
     poll_timeout_ms: int
     retries: int
     retry_interval_ms: int
 
 
 def batch_options(raw: Mapping[str, str]) -> SourceOptions:
-    """The options of `spark.read`. Those that only mean something in a stream are passed over with a warning."""
+    """Parse the options of `spark.read`; options for streams are ignored with a warning."""
     given = _lowered(raw)
     _check_rates(given)
     for name in _RATES:
         if name.lower() in given:
-            log.warning("Option '%s' is for streams: it is ignored in a batch query.", name)
+            log.warning("Option '%s' applies to streams only and is ignored in a batch query.", name)
             del given[name.lower()]
     options = _parse(given, default_start=Earliest())
     _check_batch_start(options.starting)
@@ -126,11 +126,11 @@ def batch_options(raw: Mapping[str, str]) -> SourceOptions:
 
 
 def stream_options(raw: Mapping[str, str]) -> SourceOptions:
-    """The options of `spark.readStream`, which has no end."""
+    """Parse the options of `spark.readStream`; ending offsets are rejected."""
     given = _lowered(raw)
     for name in _ENDINGS:
         if name.lower() in given:
-            raise OptionError(f"Option '{name}' is not for streams: a stream has no end.")
+            raise OptionError(f"Option '{name}' is not supported for streams, which have no end.")
     _check_rates(given)
     return _parse(given, default_start=Latest())
 
@@ -180,7 +180,7 @@ def _subscription(given: Mapping[str, str]) -> Subscription:
     chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name.lower() in given]
     if len(chosen) != 1:
         said = "none of them is" if not chosen else f"{' and '.join(chosen)} are"
-        raise OptionError(f"Exactly one of the options subscribe, subscribePattern, assign is needed; {said} given.")
+        raise OptionError(f"Exactly one of the options subscribe, subscribePattern, assign is required; {said} given.")
     text = given[chosen[0].lower()].strip()
     if not text:
         raise OptionError(f"Option '{chosen[0]}' is empty: it names no topic.")
@@ -213,7 +213,7 @@ def _pattern(text: str) -> Pattern:
     try:
         re.compile(text)
     except re.error as error:
-        raise OptionError(f"Option 'subscribePattern' is no regular expression: {error}.") from None
+        raise OptionError(f"Option 'subscribePattern' is not a valid regular expression: {error}.") from None
     return Pattern(text)
 
 
@@ -246,17 +246,17 @@ def _check_times(starting: Limit, ending: Limit) -> None:
 def _fetcher(given: Mapping[str, str], kafka: KafkaSettings) -> Fetcher:
     chosen = _choice(given, "fetcher", ("auto", "raw", "librdkafka"))
     if chosen == "raw" and not kafka.is_plaintext:
-        raise OptionError("Option 'fetcher' cannot be 'raw' with TLS or SASL: leave it out, and librdkafka reads.")
+        raise OptionError("Option 'fetcher' cannot be 'raw' with TLS or SASL: remove it to read through librdkafka.")
     return Fetcher.RAW if chosen != "librdkafka" and kafka.is_plaintext else Fetcher.LIBRDKAFKA
 
 
 def warn_about_unknown_options(given: Mapping[str, str]) -> None:
-    """Of options that neither the source nor the sink has. Spark hands over those of its own as well."""
+    """Warn about options that neither source nor sink knows; Spark's own options are passed too."""
     for name in given:
         if name not in KNOWN and not name.startswith("kafka."):
             near = difflib.get_close_matches(name, KNOWN, 1)
-            hint = f" Is '{KNOWN[near[0]]}' meant?" if near else ""
-            log.warning("Option '%s' is unknown and ignored.%s", name, hint)
+            hint = f" Did you mean '{KNOWN[near[0]]}'?" if near else ""
+            log.warning("Option '%s' is unknown and is ignored.%s", name, hint)
 
 
 def _choice(given: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
@@ -295,5 +295,5 @@ def _duration_ms(given: Mapping[str, str], name: str, default_ms: int) -> int:
         return default_ms
     found = re.fullmatch(r"(\d+)\s*([a-z]*)", value.strip().lower())
     if found is None or found[2] not in _UNIT_MS:
-        raise OptionError(f"Option '{name}' must be a time like 500ms, 30s or 15m, not {value!r}.")
+        raise OptionError(f"Option '{name}' must be a duration like 500ms, 30s or 15m, not {value!r}.")
     return int(found[1]) * _UNIT_MS[found[2]]

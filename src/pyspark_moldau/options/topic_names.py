@@ -1,4 +1,4 @@
-"""What may be the name of a topic: a cluster that is asked for another one says little of what is wrong."""
+"""Validates topic names up front, because the brokers' error for invalid ones is not specific."""
 
 import re
 from typing import Final
@@ -13,10 +13,10 @@ def is_topic_name(name: str) -> bool:
 
 
 def check_topic_name(option: str, name: str) -> str:
-    """The name, or an error that names the option."""
+    """Return the name; raises an error that mentions the option."""
     if not is_topic_name(name):
         raise OptionError(
-            f"Option '{option}': {name!r} cannot be the name of a topic, which has up to 249 letters from a to z, "
+            f"Option '{option}': {name!r} is not a valid topic name: use up to 249 ASCII letters, "
             "digits, dots, dashes and underscores."
         )
     return name

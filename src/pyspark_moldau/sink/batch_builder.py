@@ -1,6 +1,6 @@
-"""Rows on their way out become batches for their partitions, complete but for who sends them.
+"""Encodes rows into record batches per partition, complete except for the producer fields.
 
-This is done by the tasks, side by side, so that whoever publishes has only bytes to send.
+Tasks do this in parallel, so that the publishing driver only sends bytes.
 """
 
 import random
@@ -34,14 +34,14 @@ BATCH: Final = pa.schema(
         ("body", pa.binary()),
     ]
 )
-_CHUNK_BYTES: Final = 4 * MiB  # what is cut into batches together
+_CHUNK_BYTES: Final = 4 * MiB  # input size per encoding step
 _CHUNK_BYTES_MAX: Final = 64 * MiB
-_STICKY_ROWS: Final = 1_000  # rows without a key go to the same partition, until so many have
+_STICKY_ROWS: Final = 1_000  # number of keyless rows before the sticky partition changes
 _ANY_PARTITION: Final = -1
 
 
 class _Places(NamedTuple):
-    """The rows in the order of their places; where the rows of each begin, and which it is."""
+    """Rows sorted by partition: row order, first row, topic and partition of each group."""
 
     order: Numbers
     starts: Numbers
@@ -50,7 +50,7 @@ class _Places(NamedTuple):
 
 
 class BatchBuilder:
-    """One task's. `partitions_of` tells how many partitions a topic has, and raises when there is no such topic."""
+    """Builds the batches of one task. `partitions_of` returns a topic's partition count or raises if it is missing."""
 
     def __init__(self, options: SinkOptions, partitions_of: Callable[[str], int], now_ms: Callable[[], int]) -> None:
         self._options, self._partitions_of, self._now_ms = options, partitions_of, now_ms
@@ -58,21 +58,21 @@ class BatchBuilder:
         self._keyless_rows = random.randrange(1 << 20) * _STICKY_ROWS
 
     def batches(self, records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Rows with the schema `BATCH`: a record batch each."""
+        """Encode records; each resulting row (schema `BATCH`) is a record batch."""
         for chunk in chunks(records):
             for each in self._split_missing_partitions(chunk):
                 if each.num_rows:
                     yield self._batches(each)
 
     def _split_missing_partitions(self, records: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
-        """Rows of partitions that do not exist go to the dead letters, if there are any; else they fail."""
+        """Route rows for missing partitions to the dead-letter topic; without one, raise."""
         rejected = find_missing_partitions(records, self._partitions_of)
         if not rejected:
             return [records]
         if self._options.dead_letter_topic is None:
             row = min(rejected)
             where = f"{records['topic'][row].as_py()}-{records['partition'][row].as_py()}"
-            raise DeliveryFailed(f"A record for {where} was not delivered: the topic has no such partition.")
+            raise DeliveryFailed(f"A record for {where} was not delivered: the partition does not exist.")
         return split_rejected(records, rejected, self._options.dead_letter_topic, self._options.row_bytes_max)
 
     def _batches(self, records: pa.RecordBatch) -> pa.RecordBatch:
@@ -113,14 +113,14 @@ class BatchBuilder:
         numbers = topics * (partitions.max() + 1) + partitions
         order = np.arange(len(numbers))
         if numbers.min() != numbers.max():
-            # Numbers of two bytes are sorted in a time that does not grow with their order.
+            # NumPy sorts 16-bit integers with radix sort, in linear time.
             order = np.argsort(numbers.astype(np.uint16) if numbers.max() < 1 << 16 else numbers, kind="stable")
             numbers, topics, partitions = numbers[order], topics[order], partitions[order]
         starts = np.append(0, np.flatnonzero(np.diff(numbers)) + 1)
         return _Places(order, starts, topics[starts], partitions[starts])
 
     def _choose(self, partitions: Numbers, rows: Numbers, keys: pa.Array, count: int) -> None:
-        """By the key, or, where there is none, the same for some rows and then the next."""
+        """Choose partitions by key hash; keyless rows use a sticky partition that changes periodically."""
         if len(rows) != len(keys):
             keys = keys.take(pa.array(rows))
         has_key = np.asarray(keys.is_valid())
@@ -134,7 +134,7 @@ class BatchBuilder:
 
 
 def chunks(records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows, in pieces of some MiB: small ones would make small batches, and large ones need much memory."""
+    """Regroup rows into chunks of some MiB: smaller ones give small batches, larger ones need more memory."""
     held: list[pa.RecordBatch] = []
     held_bytes = 0
     for batch in records:
@@ -148,7 +148,7 @@ def chunks(records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _whole(held: list[pa.RecordBatch], held_bytes: int) -> Iterator[pa.RecordBatch]:
-    if held_bytes > _CHUNK_BYTES_MAX:  # never large and many: all but the last are below the smaller bound
+    if held_bytes > _CHUNK_BYTES_MAX:  # only the last element can be large
         for batch in held:
             step = max(1, batch.num_rows * _CHUNK_BYTES // max(batch.nbytes, 1))
             yield from (batch.slice(start, step) for start in range(0, batch.num_rows, step))
@@ -159,7 +159,7 @@ def _whole(held: list[pa.RecordBatch], held_bytes: int) -> Iterator[pa.RecordBat
 
 @contextmanager
 def staging_batches(records: Iterable[pa.RecordBatch], options: SinkOptions) -> Iterator[Iterable[pa.RecordBatch]]:
-    """In a task: what is to be staged. It depends on who will publish it."""
+    """Return what a task stages: encoded batches for the raw sender, records for librdkafka."""
     if not options.is_raw:
         yield records
         return

@@ -1,6 +1,6 @@
-"""How far a writer has come: a record of each committed batch, in the transaction that published it.
+"""Commit markers: a record for each committed batch, written in the batch's own transaction.
 
-The topic is compacted: the newest marker of every writer stays. It is read to its end with `read_committed`.
+The marker topic is compacted, keeping the newest marker per writer, and read to its end with `read_committed`.
 """
 
 import json
@@ -18,7 +18,7 @@ log = logging.getLogger("pyspark_moldau")
 
 _REQUEST_S_MAX: Final = 30.0
 _APPEAR_S_MAX: Final = 60.0
-# A transaction of another writer may stand open before our marker: brokers end it after 15 minutes at the latest.
+# Another writer's open transaction may hide the marker; brokers abort it after at most 15 minutes.
 _READ_S_MAX: Final = 960.0
 _WARN_EVERY_S: Final = 10.0
 _POLL_S: Final = 1.0
@@ -34,17 +34,17 @@ _PRODUCER_ONLY: Final = frozenset(
 
 
 class MarkersUnreadable(RuntimeError):
-    """How far the sink has come cannot be told, so nothing may be published."""
+    """The last committed batch cannot be determined, so nothing may be published."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitMarker:
-    """This batch is out, with so many rows."""
+    """A committed batch and its row count."""
 
     batch: int
     rows: int
     topic: str | None
-    run: str | None = None  # who published it
+    run: str | None = None  # the run that published it
 
     def to_bytes(self) -> bytes:
         return json.dumps({"batch": self.batch, "rows": self.rows, "topic": self.topic, "run": self.run}).encode()
@@ -56,7 +56,7 @@ class CommitMarker:
 
 
 class CommitMarkers:
-    """The topic of markers, as one writer uses it."""
+    """Access to the marker topic for one writer."""
 
     def __init__(self, kafka: KafkaSettings, topic: str, read_s_max: float = _READ_S_MAX) -> None:
         self.topic, self._read_s_max = topic, read_s_max
@@ -64,18 +64,18 @@ class CommitMarkers:
         self._admin = AdminClient(dict(self._settings), logger=log)
 
     def prepare(self) -> None:
-        """Make the topic if it is not there, and see that it forgets no writer."""
+        """Create the topic if it is missing, and check that it is compacted."""
         if self.topic not in self._admin.list_topics(timeout=_REQUEST_S_MAX).topics:
             self._create()
         policy = self._policy()
         if policy is not None and policy != "compact":
             raise MarkersUnreadable(
-                f"Topic {self.topic} has cleanup.policy={policy}: with time it would forget what is committed. Set it "
-                "to compact, or name another topic with the option 'commitTopic'."
+                f"Topic {self.topic} has cleanup.policy={policy}: it would lose the commit markers over time. Set it "
+                "to compact, or use another topic with the option 'commitTopic'."
             )
 
     def newest(self, writer: str) -> CommitMarker | None:
-        """The marker of this writer's last committed batch. Its own transactions must have ended before."""
+        """Return the marker of the writer's last committed batch. Its transactions must have ended before."""
         ends = self._ends()
         consumer = self._consumer("read_committed")
         try:
@@ -93,7 +93,7 @@ class CommitMarkers:
         deadline = time.monotonic() + _APPEAR_S_MAX
         while not self._partitions():
             if time.monotonic() > deadline:
-                raise MarkersUnreadable(f"Topic {self.topic} was created, and has no leader after {_APPEAR_S_MAX:g} s.")
+                raise MarkersUnreadable(f"Topic {self.topic} was created, but has no leader after {_APPEAR_S_MAX:g} s.")
             time.sleep(_POLL_S / 20)
 
     def _policy(self) -> str | None:
@@ -101,7 +101,7 @@ class CommitMarkers:
         try:
             found = self._admin.describe_configs([resource], request_timeout=_REQUEST_S_MAX)[resource].result()
         except KafkaException as error:
-            log.warning("The settings of topic %s cannot be seen; it must be compacted: %s", self.topic, error)
+            log.warning("Cannot read the configuration of topic %s, which must be compacted: %s", self.topic, error)
             return None
         return str(found["cleanup.policy"].value)
 
@@ -112,7 +112,7 @@ class CommitMarkers:
         return sorted(number for number, each in described.partitions.items() if each.leader >= 0)
 
     def _ends(self) -> dict[int, int]:
-        """The end of each partition, open transactions included: what is before may be ours."""
+        """Return the high watermarks: offsets before them may contain this writer's markers."""
         places = [TopicPartition(self.topic, number) for number in self._partitions()]
         if not places:
             raise MarkersUnreadable(f"Topic {self.topic} has no leader.")
@@ -127,12 +127,12 @@ class CommitMarkers:
         return Consumer(
             {
                 **self._settings,
-                "group.id": "moldau-spark-commits",  # it never joins nor commits
+                "group.id": "moldau-spark-commits",  # required by librdkafka; never joined or committed to
                 "enable.auto.commit": "false",
                 "auto.offset.reset": "earliest",
                 "isolation.level": isolation,
                 "enable.partition.eof": "true",
-                "fetch.wait.max.ms": "20",  # the end is known only by an empty answer
+                "fetch.wait.max.ms": "20",  # only an empty response shows the end of the log
             },
             logger=log,
         )
@@ -153,11 +153,11 @@ class CommitMarkers:
                 raise MarkersUnreadable(f"Topic {self.topic} could not be read to its end: is a transaction open?")
             if missing and now - warned > _WARN_EVERY_S:
                 warned = now
-                log.warning("Waiting for topic %s: an open transaction hides its end.", self.topic)
+                log.warning("Waiting for topic %s: an open transaction blocks reading to its end.", self.topic)
         return newest
 
     def _is_at_end(self, message: Any, key: bytes, missing: dict[int, int]) -> bool:
-        """Whether all markers of ours have been seen, when a read stops: at the end, or at an open transaction."""
+        """Whether all markers of this writer have been read when a fetch stops at the end or an open transaction."""
         error = message.error()
         if error.code() != KafkaError._PARTITION_EOF:
             if not error.retriable():
@@ -170,7 +170,7 @@ class CommitMarkers:
         return stopped_at >= end or not self._has_hidden(partition, stopped_at, end, key)
 
     def _has_hidden(self, partition: int, start: int, end: int, key: bytes) -> bool:
-        """Whether there is a marker of ours behind an open transaction of another writer: then its end must come."""
+        """Whether a marker of this writer lies behind another writer's open transaction, which must end first."""
         consumer = self._consumer("read_uncommitted")
         deadline = time.monotonic() + _REQUEST_S_MAX
         try:
@@ -183,7 +183,7 @@ class CommitMarkers:
                     return True
                 if (message.offset() or 0) >= end:
                     return False
-            return True  # not seen to its end: wait rather than guess
+            return True  # the scan did not reach the end: assume there is one
         finally:
             consumer.close()
 

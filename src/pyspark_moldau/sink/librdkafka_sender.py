@@ -1,4 +1,4 @@
-"""Records handed to librdkafka in their order, and what became of them."""
+"""Sends records through librdkafka in order and tracks their delivery."""
 
 import logging
 import time
@@ -22,21 +22,21 @@ _METADATA_S_MAX: Final = 60.0
 _INIT_S_MAX: Final = 180.0
 _CALL_S: Final = 30.0
 _FENCED: Final = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED})
-# Of records that went well until another one spoilt the transaction.
+# Secondary errors of records whose transaction failed because of another record.
 _CONSEQUENCES: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._STATE})
 _DEFAULTS: Final[dict[str, str | bool]] = {
     "enable.idempotence": "true",
     "linger.ms": "20",
     "message.max.bytes": str(ROW_BYTES_MAX),
     "queue.buffering.max.kbytes": str(128 * 1024),
-    "partitioner": "murmur2_random",  # where the Java clients put a key
+    "partitioner": "murmur2_random",  # the default of the Java clients
     "delivery.report.only.error": True,
     "log.connection.close": "false",  # brokers close idle connections
 }
 
 
 class LibrdkafkaSender:
-    """A producer, and the first thing that went wrong with what it was given."""
+    """A producer and its first delivery failure."""
 
     def __init__(self, options: SinkOptions, extra: Mapping[str, str] | None = None) -> None:
         self.failure: str | None = None
@@ -49,7 +49,7 @@ class LibrdkafkaSender:
         self.producer = Producer({**settings, **(extra or {})}, on_delivery=self._on_failure, logger=log)
 
     def produce(self, batches: Iterable[pa.RecordBatch], after_batch: Callable[[], None] = lambda: None) -> int:
-        """Hand the records over; how many they were. They are on their way when this returns."""
+        """Enqueue records and return their number; delivery continues in the background."""
         rows = 0
         for batch in batches:
             for each in self._split_missing_partitions(batch):
@@ -79,20 +79,20 @@ class LibrdkafkaSender:
             raise _fenced_or(error) from error
 
     def close(self) -> None:
-        """It ends by itself when nobody holds it."""
+        """Release the producer; librdkafka closes it when it is garbage-collected."""
 
     def send(self, topic: str, key: bytes, value: bytes) -> None:
         self._produce_record(topic, value, key, _ANY_PARTITION, {})
 
     def flush(self, seconds_max: float = _FLUSH_S_MAX) -> None:
-        """Wait until every record has been taken."""
+        """Wait until every record is acknowledged."""
         deadline = time.monotonic() + seconds_max
         while len(self.producer) and time.monotonic() < deadline:
             self.producer.flush(_ROOM_S * 10)
             self.check()
         self.check()
         if len(self.producer):
-            raise DeliveryFailed(f"{len(self.producer)} records were not taken within {seconds_max:g} s.")
+            raise DeliveryFailed(f"{len(self.producer)} records were not acknowledged within {seconds_max:g} s.")
 
     def check(self) -> None:
         self.producer.poll(0)
@@ -100,7 +100,7 @@ class LibrdkafkaSender:
             raise DeliveryFailed(self.failure)
 
     def _split_missing_partitions(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
-        """Rows of partitions that do not exist go to the dead letters, if there are any; else they fail later."""
+        """Route rows for missing partitions to the dead-letter topic; without one, delivery fails later."""
         if self._dead_letter_topic is None:
             return [batch]
         rejected = find_missing_partitions(batch, self._partitions_of)
@@ -127,15 +127,15 @@ class LibrdkafkaSender:
             try:
                 self.producer.produce(topic, value, key, partition, **extra)
                 return
-            except BufferError:  # no room: records leave meanwhile, or time out
+            except BufferError:  # queue full: wait for deliveries or timeouts
                 self.producer.poll(_ROOM_S)
                 self.check()
             except KafkaException as error:
-                self.check()  # the reason, if an earlier record has spoilt the transaction
+                self.check()  # raises the root cause if an earlier record failed the transaction
                 raise DeliveryFailed(_describe_failure(error.args[0], topic, partition)) from error
 
     def _on_failure(self, error: KafkaError | None, message: Message) -> None:
-        """The first is told, unless it is only what another one has led to."""
+        """Keep the first failure that is not a consequence of another one."""
         if error is None:
             return
         is_cause = error.code() not in _CONSEQUENCES
@@ -153,7 +153,7 @@ def _fenced_or(error: KafkaException) -> Exception:
 
 
 def _retry(call: Callable[[float], Any], seconds_max: float) -> None:
-    """Call again as long as the error may pass."""
+    """Retry while the error is retriable."""
     deadline = time.monotonic() + seconds_max
     while True:
         try:
@@ -165,18 +165,18 @@ def _retry(call: Callable[[float], Any], seconds_max: float) -> None:
 
 
 def produce_all(batches: Iterable[pa.RecordBatch], options: SinkOptions) -> int:
-    """At least once, without a transaction: how many records were taken, or an error."""
+    """Produce at least once, without a transaction; return the number of acknowledged records."""
     sender = LibrdkafkaSender(options)
     try:
         rows = sender.produce(batches)
         sender.flush()
         return rows
     finally:
-        sender.producer.purge()  # after an error: nobody waits for the rest
+        sender.producer.purge()  # drop the remaining records after an error
 
 
 def _extras(batch: pa.RecordBatch) -> list[dict[str, Any]] | None:
-    """Headers and times, for the batches that have any."""
+    """Return headers and timestamps of each record; None if the batch has neither."""
     rows = batch.num_rows
     if batch["headers"].null_count == rows and batch["timestamp_ms"].null_count == rows:
         return None
@@ -199,8 +199,8 @@ def _describe_failure(error: KafkaError, topic: str, partition: int | None) -> s
     where = topic if partition is None or partition < 0 else f"{topic}-{partition}"
     match error.code():
         case KafkaError._UNKNOWN_PARTITION:
-            return f"A record for {where} was not delivered: the topic has no such partition."
+            return f"A record for {where} was not delivered: the partition does not exist."
         case KafkaError._UNKNOWN_TOPIC | KafkaError.UNKNOWN_TOPIC_OR_PART:
-            return f"A record for {where} was not delivered: there is no such topic, and it is not created by itself."
+            return f"A record for {where} was not delivered: the topic does not exist and is not created automatically."
         case _:
             return f"A record for {where} was not delivered: {error.str()} ({error.name()})."

@@ -1,4 +1,4 @@
-"""Batches that are ready, sent in one transaction by our own client: one request at a time for each partition."""
+"""Sends encoded batches in one transaction with Moldau's client, one request in flight per partition."""
 
 import asyncio
 import logging
@@ -28,20 +28,20 @@ from pyspark_moldau.topic_lookup import look_up_topic
 
 log = logging.getLogger("pyspark_moldau")
 
-Make: TypeAlias = Callable[[], tuple[Buffer, int]]  # a batch with the sequence that is next, and its records
+Make: TypeAlias = Callable[[], tuple[Buffer, int]]  # returns the batch with the next sequence, and its record count
 
 _FEATURE: Final = "transaction.version"
 _FEATURE_V2: Final = 2
 _FENCED: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
 _IN_FLIGHT_BYTES_MAX: Final = 32 * MiB
-_TURNS_TO_SEND: Final = 3  # of the event loop, after which a request is in the socket
+_TURNS_TO_SEND: Final = 3  # iterations of the event loop until a request is written to the socket
 _REQUEST_MS: Final = 30_000
 _DELIVERY_MS: Final = 120_000
 _FAILURES: Final = (KafkaError, ConnectionLost, ResponseTimeout, Unreachable)
 
 
 def sink_client(options: SinkOptions) -> AsyncClient:
-    """Topics that are written to may be created by that, where the cluster allows it."""
+    """Create a client that requests auto-creation of topics."""
     kafka = options.kafka
     settings = ClientSettings(
         client_id=kafka.java.get("client.id", "moldau-spark"),
@@ -55,7 +55,7 @@ def sink_client(options: SinkOptions) -> AsyncClient:
 
 
 class PartitionCounts:
-    """How many partitions topics have, asked once by each task."""
+    """Partition counts of topics, cached per task."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._loop = asyncio.new_event_loop()
@@ -66,7 +66,7 @@ class PartitionCounts:
             return len(self._loop.run_until_complete(look_up_topic(self._client, topic)).partitions)
         except UnknownTopicOrPartition as error:
             raise DeliveryFailed(
-                f"A record for {topic} was not delivered: there is no such topic, and it is not created by itself."
+                f"A record for {topic} was not delivered: the topic does not exist and is not created automatically."
             ) from error
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ class PartitionCounts:
 
 
 class RawSender:
-    """A transactional producer of batches that tasks have made."""
+    """A transactional producer for batches that tasks have encoded."""
 
     def __init__(self, options: SinkOptions, transactional_id: str, timeout_ms: int) -> None:
         self._loop = asyncio.new_event_loop()
@@ -94,10 +94,10 @@ class RawSender:
     def begin(self) -> None:
         self._last.clear()
         self._is_aborting = False
-        self._run(asyncio.sleep(0))  # hear of connections that were closed since the last batch
+        self._run(asyncio.sleep(0))  # process connections closed since the last batch
 
     def produce(self, batches: Iterable[pa.RecordBatch], after_batch: Callable[[], None]) -> int:
-        """Batches as `batching` makes them."""
+        """Enqueue batches from `batch_builder`."""
         rows = 0
         for staged in batches:
             for batch in staged.to_pylist():
@@ -120,7 +120,7 @@ class RawSender:
         deadline = time.monotonic() + seconds_max
         while self._in_flight:
             if not self._wait(max(deadline - time.monotonic(), 0.0)):
-                raise DeliveryFailed(f"{len(self._in_flight)} batches were not taken within {seconds_max:g} s.")
+                raise DeliveryFailed(f"{len(self._in_flight)} batches were not acknowledged within {seconds_max:g} s.")
         self._check()
 
     def commit(self, seconds_max: float) -> None:  # noqa: ARG002
@@ -129,14 +129,14 @@ class RawSender:
         except KafkaError as error:
             if error.code in _FENCED:
                 raise ProducerFenced(str(error)) from error
-            if error.code in RETRIABLE:  # one of several tries may have been heard
+            if error.code in RETRIABLE:  # an earlier attempt may have succeeded
                 raise
             raise CommitRejected(str(error)) from error
 
     def abort(self, seconds_max: float) -> None:
         self._drain(seconds_max)
         if not self._last:
-            return  # nothing was sent: the cluster knows of no transaction
+            return  # nothing was sent, so the coordinator has no open transaction
         try:
             self._run(self._transactional.end(is_commit=False))
         except KafkaError as error:
@@ -151,7 +151,7 @@ class RawSender:
 
     @property
     def _transactional(self) -> TransactionalProducer:
-        assert self._producer is not None, "initialise comes first"
+        assert self._producer is not None, "initialise() must be called first"
         return self._producer
 
     async def _initialise(self) -> None:
@@ -164,7 +164,7 @@ class RawSender:
         self._enqueue(place, lambda: (self._assembled(place, batch), batch["rows"]), len(batch["body"]))
 
     def _drive_loop(self) -> None:
-        """Let requests leave, and answers be heard, while the next ones are read."""
+        """Run the event loop briefly, so that requests and responses proceed while more batches are read."""
         for _ in range(_TURNS_TO_SEND):
             self._run(asyncio.sleep(0))
 
@@ -178,9 +178,9 @@ class RawSender:
 
     async def _deliver(self, place: TopicPartition, make: Make, before: asyncio.Task[None] | None) -> None:
         if before is not None:
-            await before  # one at a time: then one that is sent again cannot come after its successor
+            await before  # one in flight, so that a retry cannot be appended after its successor
         if self._is_aborting:
-            raise DeliveryFailed(f"A record for {place} was not delivered: the transaction is given up.")
+            raise DeliveryFailed(f"A record for {place} was not delivered: the transaction is aborted.")
         try:
             await self._transactional.send_batch(place, *make())
         except _FAILURES as error:
@@ -203,7 +203,7 @@ class RawSender:
         )
 
     def _drain(self, seconds_max: float) -> None:
-        """What was sent must not arrive after the end of its transaction: wait for it. Nothing more is sent."""
+        """Stop sending and wait for requests in flight: none may arrive after the end of its transaction."""
         self._is_aborting = True
         if self._in_flight:
             self._run(asyncio.wait(self._in_flight, timeout=seconds_max))
@@ -215,12 +215,12 @@ class RawSender:
         self._failure = None
 
     def _wait(self, seconds_max: float | None) -> bool:
-        """Until one of those under way has arrived, or has failed. Whether one has."""
+        """Wait until a delivery completes or fails; False on timeout."""
         waiting = asyncio.wait(self._in_flight, timeout=seconds_max, return_when=asyncio.FIRST_COMPLETED)
         done, _ = self._run(waiting)
         for task in done:
             self._in_flight_bytes -= self._in_flight.pop(task)
-            failure = task.exception()  # each is asked for, though one is told
+            failure = task.exception()  # retrieve every exception; the first is raised
             self._failure = self._failure or failure
         return bool(done)
 

@@ -1,4 +1,4 @@
-"""Rows on their way out: the columns of a DataFrame as records to produce, and those that cannot be, put aside."""
+"""Converts DataFrame rows to records and separates rows that cannot be produced."""
 
 import json
 import re
@@ -39,29 +39,29 @@ _TYPES: Final = {
     "headers": (_HEADERS_TYPE,),
     "timestamp": ("timestamp",),
 }
-# What a batch of one record has around its key, value and headers.
+# Size of a one-record batch without key, value and headers.
 _OVERHEAD_BYTES: Final = 128
 _HEADER_OVERHEAD_BYTES: Final = 10
-# Of a row that is too large for any topic, so much of its key and of its value goes to the dead letters.
+# Keys and values of oversized rows are truncated to this size in the dead-letter topic.
 TRUNCATED_BYTES: Final = 65_536
 _NOTE_CHARACTERS_MAX: Final = 1_000
 _TIME_ZERO: Final = (
-    "column 'timestamp' is 1970-01-01 00:00:00 UTC, in whose place librdkafka writes the time of today; only exactly "
-    "once, and without TLS and SASL, it can be written"
+    "column 'timestamp' is 1970-01-01 00:00:00 UTC, which librdkafka replaces by the current time; it can only be "
+    "written exactly once and without TLS and SASL"
 )
 _CUT_NOTE_BYTES: Final = 128
 
 
 class RowRejected(ValueError):
-    """A row that no record can be made of."""
+    """A row that cannot be converted to a record."""
 
 
 def check_columns(types: Mapping[str, str], options: SinkOptions) -> None:
-    """`types` are the columns of the DataFrame and Spark's names of their types."""
+    """Check the columns of the DataFrame; `types` maps them to Spark type names."""
     if "value" not in types:
-        raise OptionError(f"Column 'value' is needed; there are {', '.join(sorted(types)) or 'no columns'}.")
+        raise OptionError(f"Column 'value' is required; the columns are {', '.join(sorted(types)) or 'no columns'}.")
     if options.topic is None and "topic" not in types:
-        raise OptionError("Where shall the rows go? Set the option 'topic', or add a column 'topic'.")
+        raise OptionError("No topic given: set the option 'topic' or add a column 'topic'.")
     for name, allowed in _TYPES.items():
         if name in types and _is_used(name, options) and _plain(types[name]) not in allowed:
             raise OptionError(f"Column '{name}' has type {types[name]}; it must be {' or '.join(allowed)}.")
@@ -80,12 +80,12 @@ def _is_used(name: str, options: SinkOptions) -> bool:
 
 
 def _plain(type_name: str) -> str:
-    """Strings of any collation and length are strings."""
+    """Strip collation and length from string types."""
     return re.sub(r"^(string collate \w+|(var)?char\(\d+\))$", "string", type_name.replace(" ,", ",").lower())
 
 
 def to_records(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[pa.RecordBatch]:
-    """The rows as records, in their order; then those for the dead-letter topic, if one is given."""
+    """Convert rows to records in order, followed by the rejected rows for the dead-letter topic."""
     records = _records(batch, options)
     rejected = find_rejections(records, options)
     if not rejected:
@@ -95,15 +95,15 @@ def to_records(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[pa.Recor
         row, reason = next(iter(sorted(rejected.items())))
         raise RowRejected(
             f"A row cannot be written: {reason} (row {row} of a batch of {batch.num_rows}, {len(rejected)} like it). "
-            "With the option 'deadLetterTopic' such rows are put aside with the reason."
+            "Set the option 'deadLetterTopic' to write such rows there with the reason."
         )
     yield from split_rejected(records, rejected, options.dead_letter_topic, options.row_bytes_max)
 
 
 def find_missing_partitions(records: pa.RecordBatch, partitions_of: Callable[[str], int | None]) -> dict[int, str]:
-    """Row number → reason, for rows of partitions that their topic does not have. It may not exist yet: None.
+    """Return row number → reason for rows whose partition does not exist. A count of None: the topic does not exist.
 
-    Nobody is asked for a topic that none of these rows is for: the name may be impossible, or come to be by asking.
+    Only topics of rows with an explicit partition are looked up, because a lookup may create a topic.
     """
     if records["partition"].null_count == records.num_rows:
         return {}
@@ -115,14 +115,14 @@ def find_missing_partitions(records: pa.RecordBatch, partitions_of: Callable[[st
     for row in named:
         count = counts[places[row]]
         if count is not None and numbers[row] >= count:
-            found[row] = f"column 'partition' is {numbers[row]}, and {topics[places[row]]} has {count} partitions"
+            found[row] = f"column 'partition' is {numbers[row]}, but {topics[places[row]]} has {count} partitions"
     return found
 
 
 def split_rejected(
     records: pa.RecordBatch, rejected: Mapping[int, str], dead_letter_topic: str, row_bytes_max: int
 ) -> Iterator[pa.RecordBatch]:
-    """The good rows, then the refused ones on their way to the dead letters; above `row_bytes_max` they are cut."""
+    """Yield the valid rows, then the rejected ones as dead letters, truncated above `row_bytes_max`."""
     yield records.filter(pa.array([row not in rejected for row in range(records.num_rows)]))
     yield _dead_letters(records, rejected, dead_letter_topic, row_bytes_max)
 
@@ -159,18 +159,18 @@ def _or_nulls(column: pa.Array | None, kind: pa.DataType, rows: int) -> pa.Array
 def _times(column: pa.Array | None, rows: int) -> pa.Array:
     if column is None:
         return pa.nulls(rows, pa.int64())
-    # Rounded in UTC, whatever the session's zone is: where clocks are put back, an hour of local time is there twice.
+    # Convert in UTC: in the session's time zone, local times are ambiguous when clocks are set back.
     rounded = pc.floor_temporal(pc.cast(column, pa.timestamp("us", "UTC")), 1, "millisecond")
     return pc.cast(rounded, pa.timestamp("ms", "UTC")).cast(pa.int64())
 
 
 def find_rejections(records: pa.RecordBatch, options: SinkOptions) -> dict[int, str]:
-    """Row number → why it cannot be written. Looks at columns, and only at the rows that stand out."""
+    """Return row number → reason for rows that cannot be written; vectorised, rows are visited only if suspicious."""
     found: dict[int, str] = {}
-    if options.is_sent_by_librdkafka:  # it has no other word for "now" than the time 0
+    if options.is_sent_by_librdkafka:  # librdkafka interprets timestamp 0 as "now"
         found |= dict.fromkeys(_rows(pc.equal(records["timestamp_ms"], 0)), _TIME_ZERO)
     for row in _rows(_is_large(records, options.row_bytes_max)):
-        found[row] = f"it has more than {options.row_bytes_max} bytes, which 'kafka.max.request.size' allows"
+        found[row] = f"it is larger than {options.row_bytes_max} bytes, the limit of 'kafka.max.request.size'"
     for row in _rows(pc.less(records["partition"], 0)):
         found[row] = f"column 'partition' is {records['partition'][row].as_py()}"
     found |= _bad_headers(records["headers"]) | _bad_topics(records["topic"])
@@ -220,7 +220,7 @@ def _bad_topics(topics: pa.DictionaryArray) -> dict[int, str]:
     if not bad and not topics.null_count:
         return {}
     return {
-        row: "the column 'topic' is null" if number is None else f"{bad[number]!r} cannot be the name of a topic"
+        row: "the column 'topic' is null" if number is None else f"{bad[number]!r} is not a valid topic name"
         for row, number in enumerate(topics.indices.to_pylist())
         if number is None or number in bad
     }
@@ -247,10 +247,10 @@ def _dead_letters(
 
 
 def _dead_letter(row: dict[str, Any], reason: str, row_bytes_max: int) -> dict[str, Any]:
-    """Its own key, value and headers, and why it is here. What is too large for any topic is cut, and says so."""
+    """Return a row with its key, value, headers and the reason; oversized rows are truncated and marked."""
     kept = [each for each in row["headers"] or () if each is not None and each["key"] is not None]
-    told = {REASON: reason, INTENDED_TOPIC: row["topic"], INTENDED_PARTITION: row["partition"]}
-    notes = [_note(name, str(said)) for name, said in told.items() if said is not None]
+    notes_by_name = {REASON: reason, INTENDED_TOPIC: row["topic"], INTENDED_PARTITION: row["partition"]}
+    notes = [_note(name, str(said)) for name, said in notes_by_name.items() if said is not None]
     dead_letter = {**row, "headers": kept + notes}
     if _dead_letter_bytes(dead_letter) <= row_bytes_max - _OVERHEAD_BYTES:
         return dead_letter
@@ -259,7 +259,7 @@ def _dead_letter(row: dict[str, Any], reason: str, row_bytes_max: int) -> dict[s
 
 
 def _note(name: str, said: str) -> dict[str, Any]:
-    """A name of a topic that cannot be one may be of any length."""
+    """Return a header with a truncated text, because an invalid topic name may be of any length."""
     is_long = len(said) > _NOTE_CHARACTERS_MAX
     return {"key": name, "value": (said[:_NOTE_CHARACTERS_MAX] + "…" if is_long else said).encode()}
 
@@ -269,7 +269,7 @@ def _dead_letter_bytes(dead_letter: Mapping[str, Any]) -> int:
 
 
 def _cut(row: dict[str, Any], kept: list[Any], notes: list[Any], bytes_max: int) -> dict[str, Any]:
-    """The beginning of its key and of its value, and its headers if they are not the reason; a note has the sizes."""
+    """Truncate key and value, keep headers unless they are too large, and note the original sizes."""
     sizes = {"key": len(row["key"] or b""), "value": len(row["value"] or b""), "headers": _headers_bytes(kept)}
     cut = {name: size for name, size in sizes.items() if size > bytes_max}
     beginnings: dict[str, Any] = {name: row[name][:bytes_max] for name in cut if name in ("key", "value")}

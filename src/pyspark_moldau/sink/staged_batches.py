@@ -1,8 +1,8 @@
-"""What a task leaves for the driver to publish: its rows in order, in an Arrow stream, in a file if they are many.
+"""Passes a task's rows to the driver, in order, as an Arrow stream: inline in the message, or in a file if large.
 
     <staging>/<writer>/<batch>/<task attempt>.arrow
 
-Staging is transport and nothing more: no fsync, no manifest. A replay writes everything again.
+Staging is transport only, without fsync or manifest. A replay stages everything again.
 """
 
 import contextlib
@@ -23,16 +23,16 @@ from pyspark_moldau.sink.batch_builder import BATCH
 from pyspark_moldau.sink.records import RECORD
 
 INLINE_BYTES_MAX: Final = 1 << 20
-_NAME_BYTES_MAX: Final = 200  # file systems take 255, and a little is added
+_NAME_BYTES_MAX: Final = 200  # the limit is 255 on most file systems, and a suffix is added
 
 
 class StagingFailed(RuntimeError):
-    """What a task has staged is not what the driver finds."""
+    """The driver cannot find the rows that a task staged."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagedBatches:
-    """The rows of one task: within this message, or in a file."""
+    """The rows of one task, inline or in a file."""
 
     writer: str
     task: int
@@ -43,14 +43,14 @@ class StagedBatches:
     run: str | None = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows, as many as were staged, or an error."""
+        """Read the rows; raises StagingFailed if some are missing."""
         rows = 0
         with self._open() as file, pa.ipc.open_stream(file) as stream:
             for batch in stream:
                 rows += count_rows(batch)
                 yield batch
         if rows != self.rows:
-            raise StagingFailed(f"Task {self.task} staged {self.rows} rows, {rows} are found in {self.path}.")
+            raise StagingFailed(f"Task {self.task} staged {self.rows} rows, but {self.path} has {rows}.")
 
     def delete(self) -> None:
         if self.path is not None:
@@ -63,13 +63,13 @@ class StagedBatches:
             return pa.memory_map(self.path)
         except FileNotFoundError:
             raise StagingFailed(
-                f"The rows of task {self.task} were staged in {self.path}, which the driver cannot see. Set the option "
+                f"Task {self.task} staged its rows in {self.path}, which the driver cannot read. Set the option "
                 "'stagingLocation' to a folder that all nodes share."
             ) from None
 
 
 def count_rows(batch: pa.RecordBatch) -> int:
-    """Each row is a record, or a batch of some."""
+    """Count the records in rows that are records or encoded batches."""
     return int(pc.sum(batch["rows"]).as_py() or 0) if batch.schema.equals(BATCH) else batch.num_rows
 
 
@@ -81,7 +81,7 @@ def stage(
     attempt: int,
     inline_bytes_max: int = INLINE_BYTES_MAX,
 ) -> StagedBatches:
-    """Write the rows of one task. `attempt` is another one for every run of every task."""
+    """Stage the rows of one task. `attempt` is unique per task attempt."""
     path = writer_directory(staging, identity.writer) / str(identity.batch) / f"{attempt}.arrow"
     left = iter(batches)
     few, is_all = _few(left, inline_bytes_max)
@@ -101,7 +101,7 @@ def stage(
 
 
 def _few(left: Iterator[pa.RecordBatch], bytes_max: int) -> tuple[list[pa.RecordBatch], bool]:
-    """The first batches, and whether they are all and not too large for a message."""
+    """Return the first batches, and whether they are complete and small enough to be inlined."""
     few: list[pa.RecordBatch] = []
     held_bytes = 0
     for batch in left:
@@ -113,7 +113,7 @@ def _few(left: Iterator[pa.RecordBatch], bytes_max: int) -> tuple[list[pa.Record
 
 
 def _write(batches: Iterable[pa.RecordBatch], sink: Any) -> tuple[int, int]:
-    """How many rows, in how many bytes."""
+    """Write the batches; return the number of rows and bytes."""
     rows = 0
     stream = None
     for batch in batches:
@@ -127,7 +127,7 @@ def _write(batches: Iterable[pa.RecordBatch], sink: Any) -> tuple[int, int]:
 
 
 def writer_directory(staging: Path, writer: str) -> Path:
-    """Where everything of one writer lies. Its name may be any text, of any length."""
+    """Return the folder of a writer, whose name may be any text."""
     name = quote(writer, safe="")
     if len(name) > _NAME_BYTES_MAX or not name.strip("."):
         digest = hashlib.sha256(writer.encode()).hexdigest()
@@ -136,12 +136,12 @@ def writer_directory(staging: Path, writer: str) -> Path:
 
 
 def remove_writer(staging: Path, writer: str) -> None:
-    """Remove everything of a writer that will never come again."""
+    """Delete all staged files of a finished writer."""
     shutil.rmtree(writer_directory(staging, writer), ignore_errors=True)
 
 
 def remove_batches(staging: Path, writer: str, batch: int) -> None:
-    """Remove what this batch and those before it have left: of lost attempts, of earlier lives."""
+    """Delete the staged files of this and earlier batches, including those of failed attempts."""
     with contextlib.suppress(FileNotFoundError):
         for folder in writer_directory(staging, writer).iterdir():
             if folder.name.isdecimal() and int(folder.name) <= batch:

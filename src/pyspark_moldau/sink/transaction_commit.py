@@ -1,13 +1,13 @@
-"""The commit protocol: everything of a batch goes out in one transaction, together with a marker that says so.
+"""The commit protocol: a batch and its commit marker are published in one transaction.
 
-    init_transactions   ends what an earlier life has left, and shuts out all other lives of this writer
-    read the marker     only now: nobody else can move it any more
-    marker = batch      it is out already: a replay, nothing to do
-    marker > batch      the checkpoint is older than the sink: refused
+    init_transactions   fence other instances of this writer and abort their open transaction
+    read the marker     only now: no other instance can change it any more
+    marker = batch      already committed: a replay, nothing to do
+    marker > batch      the checkpoint is older than the sink: rejected
     begin, produce all parts in the order of their tasks, produce the marker, commit
 
-A failure leaves no doubt: before `commit` the transaction is aborted; in `commit` only if the error says so. An unknown
-outcome is raised, and the marker tells whoever comes next. `on_step` hears the names of the places that were passed.
+A failure before `commit` aborts the transaction; one in `commit` aborts only if the error is definite. An unknown
+outcome is raised; the next instance resolves it by reading the marker. `on_step` is called at each fail point.
 """
 
 import logging
@@ -37,7 +37,7 @@ FAIL_POINTS: Final = (
     "swept",
 )
 
-# Quiet for longer, a writer begins anew: clusters forget transactional ids (transactional.id.expiration.ms, a week).
+# Longer idle writers reinitialise, because transactional ids expire (transactional.id.expiration.ms, a week).
 _IDLE_S_MAX: Final = 3600.0
 _CALL_S: Final = 30.0
 _ABORT_S_MAX: Final = 60.0
@@ -47,39 +47,39 @@ _ROWS_PER_MS: Final = 10
 _BYTES_PER_MS: Final = 20_000
 _TIMEOUT_SETTING: Final = "transaction.timeout.ms"
 _SHARED_WRITER_HINT: Final = (
-    "If that is another thread of the same driver, let writes with one txnAppId to one topic follow on each other, or "
-    "give each a txnAppId of its own."
+    "If that is another thread of the same driver, run writes with one txnAppId to one topic in sequence, or "
+    "use a separate txnAppId for each."
 )
 
 
 class StaleCheckpoint(RuntimeError):
-    """The sink has batches that the checkpoint does not know of."""
+    """The sink has committed batches that are missing from the checkpoint."""
 
 
 class WriterFenced(RuntimeError):
-    """Another life of this writer has begun: this one has nothing to say any more."""
+    """Another instance of this writer has started and fenced this one."""
 
 
 class TransactionTimedOut(RuntimeError):
-    """The transaction stood open for longer than it may: whoever it was that ended it, it came too late."""
+    """The transaction exceeded its timeout."""
 
 
 class CommitOutcomeUnknown(RuntimeError):
-    """The transaction may be committed or not. The next start finds out."""
+    """The transaction may or may not be committed; the next start reads the marker to find out."""
 
 
 def ignore_step(place: str) -> None:
-    """Nobody listens."""
+    """Ignore a fail point."""
 
 
 def transaction_timeout_ms(options: SinkOptions, rows: int, size_bytes: int) -> int:
-    """How long a transaction of so many rows and bytes may stand open, unless the user has said it."""
+    """Return the transaction timeout for a batch size, unless the user has set one."""
     needed = max(rows // _ROWS_PER_MS, size_bytes // _BYTES_PER_MS)
     return options.kafka.number(_TIMEOUT_SETTING, min(max(_TIMEOUT_MS_MIN, needed), _TIMEOUT_MS_MAX))
 
 
 class BatchCommitter:
-    """One writer's hold on its output: a transactional producer, and the marker of what it last committed."""
+    """A writer's transactional producer and its last commit marker."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class BatchCommitter:
         self.is_open = False
 
     def open(self) -> None:
-        """Shut out all others, then see how far the writer has come."""
+        """Fence other instances, then read the writer's marker."""
         if self._markers is not None:
             self._markers.prepare()
         self._on_step("started")
@@ -119,11 +119,11 @@ class BatchCommitter:
         self._on_step("marker read")
 
     def can_continue_with(self, identity: BatchIdentity) -> bool:
-        """Spark gives the commits of a query to whichever of its processes is free.
+        """Whether this process can commit the batch without reinitialising.
 
-        If a batch does not follow on the last one here, another process has had those in between, and has shut this one
-        out. That is no other run, which would have come between two batches that follow on each other. (By hand, a
-        version may come again, and to another process: who has shut this one out is then seen by its marker.)
+        Spark gives the commits of a query to any idle Python process. A gap since the last batch means that another
+        process committed those in between and fenced this one. Another run would not leave a gap. (User versions may
+        repeat in another process: there the marker shows which process fenced this one.)
         """
         if identity.run is None:
             return True
@@ -131,25 +131,25 @@ class BatchCommitter:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has published nothing for so long that the cluster may have forgotten it."""
+        """Whether it has been idle for so long that its transactional id may have expired."""
         return time.monotonic() - self._used_s > _IDLE_S_MAX
 
     def _is_unchanged_since(self, before: "BatchCommitter") -> bool:
-        """Whether nobody has published since, but processes of the same driver."""
+        """Whether only processes of the same driver have published since."""
         if self._marker is None or self._marker == before._marker:
             return True
         return self.run is not None and self._marker.run == self.run
 
     def publish(self, marker: CommitMarker, parts: Sequence[StagedBatches]) -> bool:
-        """Publish a batch, if it is not out yet. Says whether it was published now."""
+        """Publish a batch unless it is already committed; return whether it was published."""
         if self._marker is not None and self._marker.batch == marker.batch:
-            log.info("Batch %d of %s is committed already.", marker.batch, self._writer)
+            log.info("Batch %d of %s is already committed, skipping the replay.", marker.batch, self._writer)
             return False
         if self._marker is not None and self._marker.batch > marker.batch:
             raise StaleCheckpoint(
-                f"Batch {marker.batch} of {self._writer} is to be written, and the sink has committed batch "
-                f"{self._marker.batch} already: this checkpoint is older than what the sink has committed. "
-                "Go on with the newer checkpoint; a fresh one begins a new query, which writes all its rows again."
+                f"Cannot write batch {marker.batch} of {self._writer}: the sink has committed batch "
+                f"{self._marker.batch}, so this checkpoint is older than the sink. "
+                "Resume from the newer checkpoint; an empty one starts a new query, which writes all rows again."
             )
         self._send(marker, parts)
         self._commit()
@@ -188,17 +188,17 @@ class BatchCommitter:
             raise self._fenced_error() from error
         except Exception as error:
             raise CommitOutcomeUnknown(
-                f"Whether {self._writer} has committed its batch is unknown ({error}); a restart finds out."
+                f"Unknown whether {self._writer} has committed its batch ({error}); restart the query to resolve it."
             ) from error
 
     def _abort(self, error: BaseException) -> None:
-        """Abort, as well as it goes: what is left open, the next life or the broker ends."""
+        """Try to abort; otherwise the next instance or the coordinator's timeout aborts the transaction."""
         try:
             self._sender.abort(_ABORT_S_MAX)
         except ProducerFenced:
             raise self._fenced_error() from error
-        except Exception as refusal:
-            log.warning("The transaction of %s could not be aborted: %s", self._writer, refusal)
+        except Exception as failure:
+            log.warning("Cannot abort the transaction of %s, it will time out: %s", self._writer, failure)
 
     def close(self) -> None:
         self._sender.close()
@@ -210,21 +210,21 @@ class BatchCommitter:
         return self._open_s() * 1000 >= self.timeout_ms
 
     def _fenced_error(self) -> WriterFenced | TransactionTimedOut:
-        """By another run, or by the cluster: it ends what stands open for too long in the same way."""
+        """Tell fencing by another run from a transaction timeout, which brokers report with the same error."""
         if self._is_overdue():
             return TransactionTimedOut(
-                f"The transaction of {self._writer} ran out of time: it was open for {self._open_s():.0f} s, and "
-                f"kafka.transaction.timeout.ms is {self.timeout_ms}. Set it higher, or write less at once."
+                f"The transaction of {self._writer} timed out: it was open for {self._open_s():.0f} s, and "
+                f"kafka.transaction.timeout.ms is {self.timeout_ms}. Increase it, or write smaller batches."
             )
         return self._writer_fenced()
 
     def _writer_fenced(self) -> WriterFenced:
-        said = f"Another run of {self._writer} has taken over: this one publishes nothing any more."
+        said = f"Another run of {self._writer} has fenced this one, which cannot publish any more."
         return WriterFenced(f"{said} {_SHARED_WRITER_HINT}" if self._is_user_versioned else said)
 
 
 def create_sender(options: SinkOptions, transactional_id: str, timeout_ms: int) -> TransactionalSender:
-    """Our own client sends what tasks have made ready; librdkafka where TLS or SASL are wanted."""
+    """Create a sender: Moldau's client for encoded batches, librdkafka with TLS or SASL."""
     if options.is_raw:
         from pyspark_moldau.sink.raw_sender import RawSender
 
@@ -235,7 +235,7 @@ def create_sender(options: SinkOptions, transactional_id: str, timeout_ms: int) 
 
 
 class BatchCommitters:
-    """Publishers that may be used again: the process that commits stays over many batches, and over queries."""
+    """Reusable committers: the committing process outlives batches and queries."""
 
     KEPT_MAX: Final = 8
 
@@ -244,7 +244,7 @@ class BatchCommitters:
         self._on_step = on_step
 
     def commit(self, options: SinkOptions, identity: BatchIdentity, parts: Sequence[StagedBatches]) -> bool:
-        """Publish a batch once, however often it is committed. Says whether it was published now."""
+        """Publish a batch idempotently; return whether it was published by this call."""
         rows = sum(part.rows for part in parts)
         timeout_ms = transaction_timeout_ms(options, rows, sum(part.size_bytes for part in parts))
         settings = repr((sorted(options.kafka.librdkafka.items()), options.dead_letter_topic, options.is_raw))
@@ -266,7 +266,7 @@ class BatchCommitters:
         return is_new
 
     def close(self) -> None:
-        """Let go of all that was kept."""
+        """Close all cached committers."""
         while self._kept:
             self._kept.popitem()[1].close()
 
@@ -278,9 +278,9 @@ class BatchCommitters:
         timeout_ms: int,
         parts: Sequence[StagedBatches],
     ) -> tuple[BatchCommitter, bool]:
-        """By the one that was kept, if it may be used for this batch, or by a new one.
+        """Publish with the cached committer if it can continue, else with a new one.
 
-        By hand, another process of the driver may have had the same version again, and may have shut this one out.
+        With user versions, another process of the driver may have repeated a version and fenced the cached one.
         """
         is_idle = before is not None and before.is_idle
         if (
@@ -310,7 +310,7 @@ class BatchCommitters:
             rows = sum(part.rows for part in parts)
             return committer.publish(CommitMarker(identity.batch, rows, options.topic, identity.run), parts)
         except BaseException:
-            committer.close()  # any failure begins anew
+            committer.close()  # reinitialise after any failure
             raise
 
     def _keep_or_close(self, key: tuple[str, str, str], committer: BatchCommitter, identity: BatchIdentity) -> None:

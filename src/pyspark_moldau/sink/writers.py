@@ -1,4 +1,4 @@
-"""What Spark sees of us when it writes: `df.write` and `df.writeStream`, in tasks and on the driver.
+"""The Spark writers behind `df.write` and `df.writeStream`, in tasks and on the driver.
 
 Exactly once: tasks stage rows, the driver publishes them in one transaction. At least once: tasks produce them.
 """
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
-_RUN: Final = "spark.jobGroup.id"  # of all jobs that a query starts while it runs
-_DRIVER: Final = ("spark.app.id", "spark.app.startTime")  # some masters give the same id to a driver they start again
+_RUN: Final = "spark.jobGroup.id"  # the run id of a streaming query
+_DRIVER: Final = ("spark.app.id", "spark.app.startTime")  # some masters reuse the id when they restart a driver
 
-# The process that commits lives on, and so does the hold on a writer's output.
+# The committing process is reused between batches, and so are its transactional producers.
 _COMMITTERS: Final = BatchCommitters()
 
 
 @dataclass(frozen=True)
 class StagedMessage(WriterCommitMessage):
-    """A task has left its rows for the driver."""
+    """The staged rows of a task."""
 
     part: StagedBatches
 
 
 @dataclass(frozen=True)
 class ProducedMessage(WriterCommitMessage):
-    """A task has produced its rows: they are out."""
+    """A task has produced its rows directly."""
 
     rows: int
 
@@ -51,7 +51,7 @@ def column_types(schema: StructType) -> dict[str, str]:
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """`df.write`: one object, made on the driver, copied to the tasks and back."""
+    """`df.write`: one object, created on the driver and copied to the tasks."""
 
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
@@ -70,7 +70,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         delete_staged(messages)
-        if not self._identity.is_durable:  # what lost tasks have left too
+        if not self._identity.is_durable:  # including files of failed tasks
             remove_writer(self._options.staging, self._identity.writer)
 
     def committers(self) -> BatchCommitters:
@@ -78,7 +78,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream`: made anew for every batch. Which query and batch it is, only the tasks are told."""
+    """`df.writeStream`: created for every batch. Only tasks receive the ids of query and batch."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         check_columns(column_types(schema), options)
@@ -95,7 +95,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             self.committers().commit(self._options, BatchIdentity(parts[0].writer, batchId, run=parts[0].run), parts)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
-        """Whatever has happened: a transaction is never undone from here."""
+        """Delete staged rows; a transaction is never aborted from here."""
         delete_staged(messages)
 
     def committers(self) -> BatchCommitters:
@@ -103,15 +103,15 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def driver_id(context: Any) -> str | None:
-    """Whose process it is that commits: Spark has several, and tells their tasks alone."""
-    told = [context.getLocalProperty(each) for each in _DRIVER]
-    return "/".join(told) if all(told) else None
+    """Return the id of the driver; Spark passes it to tasks only."""
+    properties = [context.getLocalProperty(each) for each in _DRIVER]
+    return "/".join(properties) if all(properties) else None
 
 
 def write_rows(
     batches: Iterable["pa.RecordBatch"], options: SinkOptions, identity: BatchIdentity
 ) -> WriterCommitMessage:
-    """In a task."""
+    """Stage or produce the rows of a task."""
     records = (each for batch in batches for each in to_records(batch, options))
     if options.guarantee is Guarantee.EXACTLY_ONCE:
         context = TaskContext.get()

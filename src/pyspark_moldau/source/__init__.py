@@ -1,1 +1,1 @@
-"""The read side of `format("moldau")`: planned on the driver, fetched and decoded by the tasks."""
+"""The read side of `format("moldau")`: planned on the driver, fetched and decoded in tasks."""

@@ -1,4 +1,4 @@
-"""The cluster as the driver sees it, through librdkafka: it knows every kind of security, and nothing here is hot."""
+"""The driver's metadata requests, through librdkafka, which supports all security protocols."""
 
 import logging
 import time
@@ -22,8 +22,8 @@ Result = TypeVar("Result")
 
 _REQUEST_S_MAX: Final = 30.0
 _GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
-_INSECURE: Final = frozenset({KafkaError._SSL, KafkaError._AUTHENTICATION})  # such an error does not pass by itself
-# Settings of consumers, which an admin client would complain of.
+_INSECURE: Final = frozenset({KafkaError._SSL, KafkaError._AUTHENTICATION})  # not retriable
+# Consumer settings, about which an admin client would log warnings.
 _CONSUMER_ONLY: Final = frozenset(
     "allow.auto.create.topics check.crcs fetch.max.bytes fetch.wait.max.ms fetch.min.bytes isolation.level "
     "max.partition.fetch.bytes".split()
@@ -31,13 +31,13 @@ _CONSUMER_ONLY: Final = frozenset(
 
 
 class ConfluentCluster:
-    """Answers what planning asks. Clients are made when they are first needed."""
+    """Implements `Cluster` for planning. Clients are created on first use."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._admin_client: AdminClient | None = None
         self._consumers: dict[str, Consumer] = {}
-        self._last_error: KafkaError | None = None  # what librdkafka said beside its answers: only there are reasons
+        self._last_error: KafkaError | None = None  # from the error callback, which has the root cause of a timeout
 
     def topics(self, subscription: Subscription) -> dict[str, Topic]:
         match subscription:
@@ -48,7 +48,7 @@ class ConfluentCluster:
             case Pattern():
                 listed = self._retry(lambda: self._admin().list_topics(timeout=_REQUEST_S_MAX).topics)
                 wanted = sorted(name for name in listed if subscription.matches(name))
-        takes_internal = not isinstance(subscription, Pattern)  # a pattern means the topics of users
+        takes_internal = not isinstance(subscription, Pattern)  # patterns match no internal topics
         return self._retry(lambda: self._describe(wanted, takes_internal=takes_internal)) if wanted else {}
 
     def earliest(self, partitions: Collection[TopicPartition]) -> Offsets:
@@ -102,7 +102,7 @@ class ConfluentCluster:
         return {TopicPartition(place.topic, place.partition): each.result().offset for place, each in futures.items()}
 
     def _retry(self, attempt: Callable[[], Result]) -> Result:
-        """Ask again, `fetchOffset.numRetries` times, after errors that may pass; a refused login does not."""
+        """Retry `fetchOffset.numRetries` times after retriable errors; an authentication failure is not."""
         for tries_left in range(self._options.retries, -1, -1):
             try:
                 return attempt()
@@ -112,9 +112,9 @@ class ConfluentCluster:
                     if said is None:
                         raise
                     raise KafkaException(KafkaError(cause.code(), f"{cause.str()}: {said.str()}")) from error
-                log.warning("The cluster did not answer, asking again: %s", cause)
+                log.warning("Request to the cluster failed, retrying: %s", cause)
                 time.sleep(self._options.retry_interval_ms / 1000)
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
     def _background_error(self) -> KafkaError | None:
         if self._admin_client is not None:
@@ -122,7 +122,7 @@ class ConfluentCluster:
         return self._last_error
 
     def _on_error(self, error: KafkaError) -> None:
-        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # that is no reason
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # not a root cause
             self._last_error = error
 
     def _admin(self) -> AdminClient:

@@ -1,6 +1,6 @@
-"""The same task through librdkafka: for security that our own client does not speak, and to compare the rows with.
+"""Reads an offset range through librdkafka: for TLS and SASL, and as a reference for tests.
 
-Slower, since every record becomes a Python object on its way.
+Slower than raw fetches, because every record becomes a Python object.
 """
 
 import logging
@@ -26,7 +26,7 @@ _OUT_OF_RANGE: Final = frozenset({KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AU
 
 
 def read_with_librdkafka(wanted: OffsetRange, options: SourceOptions) -> Iterator[Any]:
-    """The rows of the range as Arrow batches."""
+    """Yield the rows of the range as Arrow batches."""
     settings = {
         **options.kafka.librdkafka,
         "group.id": options.reading_group,
@@ -58,11 +58,13 @@ def _rows(consumer: Consumer, wanted: OffsetRange, options: SourceOptions) -> It
         elif not is_done and time.monotonic() > deadline_s:
             if _is_truncated(consumer, wanted, options):
                 return
-            raise TimeoutError(f"No record of {wanted.topic}-{wanted.partition} within {options.poll_timeout_ms} ms.")
+            raise TimeoutError(
+                f"No record received from {wanted.topic}-{wanted.partition} within {options.poll_timeout_ms} ms."
+            )
 
 
 def _is_truncated(consumer: Consumer, wanted: OffsetRange, options: SourceOptions) -> bool:
-    """Whether the log ends before the range does, where that is allowed: the rest will not come."""
+    """Whether the log ends before the range, if data loss is tolerated."""
     if options.fails_on_data_loss:
         return False
     here = Position(wanted.topic, wanted.partition)
@@ -75,7 +77,7 @@ def _is_truncated(consumer: Consumer, wanted: OffsetRange, options: SourceOption
 
 
 def _reaches_end(messages: list[Any], consumer: Consumer, wanted: OffsetRange, options: SourceOptions) -> bool:
-    """Whether something among these is behind the range."""
+    """Whether a message lies behind the range."""
     return any(
         each.offset() >= wanted.until_offset
         if each.error() is None
@@ -87,7 +89,7 @@ def _reaches_end(messages: list[Any], consumer: Consumer, wanted: OffsetRange, o
 def _ends_range(
     error: KafkaError, message: Any, consumer: Consumer, wanted: OffsetRange, options: SourceOptions
 ) -> bool:
-    """Whether the range ends with this."""
+    """Whether an error ends the range."""
     if error.code() == KafkaError._PARTITION_EOF:
         return bool(message.offset() >= wanted.until_offset)
     if error.code() not in _OUT_OF_RANGE:
@@ -98,9 +100,7 @@ def _ends_range(
     earliest, latest = consumer.get_watermark_offsets(here, timeout=_WATERMARKS_S_MAX)
     what = f"{wanted.topic}-{wanted.partition} has offsets {earliest} to {latest}, not {wanted.from_offset}"
     if options.fails_on_data_loss:
-        raise RecordsLost(
-            f"Some records may have been lost: {what}. Set 'failOnDataLoss' to false to go on all the same."
-        )
+        raise RecordsLost(f"Some records may have been lost: {what}. Set 'failOnDataLoss' to false to continue anyway.")
     log.warning("Some records may have been lost: %s.", what)
     if not wanted.from_offset <= earliest < wanted.until_offset:
         return True
@@ -121,7 +121,7 @@ def _batch(messages: list[Any], wanted: OffsetRange, options: SourceOptions) -> 
         pa.repeat(pa.scalar(wanted.topic, pa.string()), len(messages)),
         pa.repeat(pa.scalar(wanted.partition, pa.int32()), len(messages)),
         pa.array([message.offset() for message in messages], pa.int64()),
-        # librdkafka says "not available" where the time is -1.
+        # librdkafka reports "not available" for timestamp -1.
         pa.array([(at if kind else -1) * 1000 for kind, at in stamps], pa.int64()).view(pa.timestamp("us", "UTC")),
         pa.array([int(kind == TIMESTAMP_LOG_APPEND_TIME) for kind, _ in stamps], pa.int32()),
     ]

@@ -1,4 +1,4 @@
-"""Ranges of offsets, one or more for each partition of a topic: each is read by one task."""
+"""Offset ranges: each is read by one task; a partition may have several."""
 
 import heapq
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class OffsetRange(NamedTuple):
-    """The offsets of one partition from `from_offset` on and before `until_offset`."""
+    """The offsets of a partition from `from_offset` (inclusive) to `until_offset` (exclusive)."""
 
     topic: str
     partition: int
@@ -21,9 +21,9 @@ class OffsetRange(NamedTuple):
 
 
 def split(ranges: Iterable[OffsetRange], partitions_min: int | None, records_max: int | None) -> list[OffsetRange]:
-    """Cut so that no piece has more than `records_max` offsets and there are at least `partitions_min` pieces.
+    """Split ranges to at most `records_max` offsets each, and into at least `partitions_min` pieces.
 
-    What has nothing to read is left out; a piece of one offset is not cut any further.
+    Empty ranges are dropped; a range of one offset is not split further.
     """
     full = sorted(each for each in ranges if each.size > 0)
     counts = [1 if records_max is None else -(-each.size // records_max) for each in full]
@@ -32,7 +32,7 @@ def split(ranges: Iterable[OffsetRange], partitions_min: int | None, records_max
 
 
 def _grow(sizes: list[int], counts: list[int], total: int) -> None:
-    """Give one more cut to the range with the largest pieces, until there are enough."""
+    """Split the range with the largest pieces once more, until there are enough."""
     heap = [(-size / count, index) for index, (size, count) in enumerate(zip(sizes, counts, strict=True))]
     heapq.heapify(heap)
     missing = total - sum(counts)

@@ -1,4 +1,4 @@
-"""How much of what is there one batch may read, and how long it may wait for more."""
+"""Limits the size of a batch, and how long it waits for a minimum size."""
 
 import math
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class RateLimit:
     _last_batch_ms: float = -math.inf
 
     def limit(self, begin: Offsets, end: Offsets, now_ms: float, *, waits: bool) -> Offsets | None:
-        """Up to where the batch reads; None where it is too early for one. Without `waits` no batch is too small."""
+        """Return the end offsets of the batch; None to wait for more records. Without `waits`, any size is enough."""
         if waits and self.offsets_min is not None:
             is_due = now_ms - self._last_batch_ms >= self.delay_ms_max
             if not is_due and backlog(begin, end) < self.offsets_min:
@@ -30,7 +30,7 @@ def backlog(begin: Offsets, end: Offsets) -> int:
 
 
 def share(offsets_max: int, begin: Offsets, end: Offsets) -> Offsets:
-    """Each partition gets a part in proportion to its backlog, and at least one record if it has any."""
+    """Divide `offsets_max` among partitions in proportion to their backlog, at least one record each."""
     total = backlog(begin, end)
     if total <= offsets_max:
         return end

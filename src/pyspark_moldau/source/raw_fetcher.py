@@ -1,4 +1,4 @@
-"""One task: one range of one partition, fetched as raw batches and decoded while the next fetch is under way."""
+"""Reads one offset range in a task: raw batches are decoded while the next fetch is in flight."""
 
 import asyncio
 import logging
@@ -28,22 +28,22 @@ from pyspark_moldau.topic_lookup import look_up_topic
 
 log = logging.getLogger("pyspark_moldau")
 
-# An answer that fits the buffer of a busy connection is received without a copy more: above, buffers grow and move.
+# A response that fits the connection's receive buffer saves a copy; larger ones make it grow.
 _FETCH_BYTES: Final = MiB - 4 * KiB
 _WAIT_MS: Final = 500
-_TURNS_TO_SEND: Final = 3  # of the event loop, after which a request is in the socket
-_STALL_S: Final = 1.0  # for so long the loop stood still: a failure then may be ours
-_STALL_FRACTION: Final = 0.1  # or for such a part of the time that a fetch has
-_RETRY_S: Final = 0.05  # before the same is asked again
-_EMPTY_RESPONSES: Final = 3  # in a row, before we believe that nothing is there
-_EMPTY_WAIT_MS: Final = 50  # of those after the first: what compaction has left nothing of costs little
+_TURNS_TO_SEND: Final = 3  # iterations of the event loop until a request is written to the socket
+_STALL_S: Final = 1.0  # after a longer pause of the loop, a timeout may be caused by this process
+_STALL_FRACTION: Final = 0.1  # or after this fraction of the request timeout
+_RETRY_S: Final = 0.05  # before a retry
+_EMPTY_RESPONSES: Final = 3  # consecutive, before a gap is assumed
+_EMPTY_WAIT_MS: Final = 50  # for the second and later fetches, so that compacted gaps cost little
 _REMOTE_WAIT_MS_MAX: Final = 10 * SECOND_MS
-_EARLIEST_LOCAL: Final = -4  # in ListOffsets: what is before it, the cluster has to get from elsewhere (KIP-405)
+_EARLIEST_LOCAL: Final = -4  # in ListOffsets: earlier records are in tiered storage (KIP-405)
 _FAILURES: Final = (KafkaError, ConnectionLost, ResponseTimeout, Unreachable)
 
 
 def read_raw(wanted: OffsetRange, options: SourceOptions) -> Iterator[Any]:
-    """The rows of the range as Arrow batches."""
+    """Yield the rows of the range as Arrow batches."""
     loop = asyncio.new_event_loop()
     client = AsyncClient(
         SocketNetwork(),
@@ -72,14 +72,14 @@ def _client_settings(options: SourceOptions) -> ClientSettings:
 
 @dataclass(slots=True)
 class RangeFetcher:
-    """The loop of one task. Leaders that move and connections that break are the client's business."""
+    """The fetch loop of one task. The client handles leader changes and lost connections."""
 
     wanted: OffsetRange
     options: SourceOptions
     client: AsyncClient
     loop: asyncio.AbstractEventLoop
     _pending_fetch: asyncio.Task[FetchResult] | None = None
-    _loop_stopped_s: float = 0.0  # when the loop stopped turning
+    _loop_stopped_s: float = 0.0  # when the loop was paused
     _deadline_s: float = 0.0
     _empty_responses: int = 0
 
@@ -116,12 +116,12 @@ class RangeFetcher:
         self.loop.close()
 
     def _decode_range(self, position: int) -> DecodeRange:
-        # A batch may begin before the offset that was asked for, with records that we have or that are deleted.
+        # A batch may start before the requested offset, with records that were already read or are deleted.
         wanted = self.wanted
         return DecodeRange(wanted.topic, wanted.partition, position, wanted.until_offset, self.options.includes_headers)
 
     def _begin_fetch(self, position: int) -> None:
-        """Send the request now, so that the broker works and the answer travels while we decode the last one."""
+        """Send the next fetch now, so that it overlaps with decoding the last response."""
         kafka = self.options.kafka
         fetch = self.client.fetch(
             self.wanted.topic,
@@ -141,7 +141,7 @@ class RangeFetcher:
         given_ms = self.options.kafka.number("fetch.max.wait.ms", _WAIT_MS)
         if 0 < self._empty_responses < _EMPTY_RESPONSES:
             return min(given_ms, _EMPTY_WAIT_MS)
-        # Some clusters take as long to get records from elsewhere as we are ready to wait.
+        # A fetch from tiered storage may take up to the maximum wait time.
         return max(given_ms, min(given_ms * max(self._empty_responses, 1), _REMOTE_WAIT_MS_MAX))
 
     def _next_response(self, position: int) -> FetchResult:
@@ -152,7 +152,7 @@ class RangeFetcher:
         except _FAILURES:
             if not was_stalled:
                 raise
-        # The loop stood still while rows were used: time ran out, though the answer may have come long ago.
+        # The loop was paused while Spark consumed rows: the timeout may have expired although the response has arrived.
         return self._await_response(position)
 
     def _await_response(self, position: int) -> FetchResult:
@@ -167,14 +167,14 @@ class RangeFetcher:
         iterator = BatchIterator(fetched.records, position, self.wanted.until_offset, aborted)
         batches = list(iterator)
         if iterator.next_offset <= position and len(fetched.records):
-            raise CorruptMessage(f"the answer to a fetch at offset {position} holds no whole batch from there on")
+            raise CorruptMessage(f"the response to a fetch at offset {position} contains no complete batch")
         return batches, iterator.next_offset
 
     def _is_gap(self, fetched: FetchResult, position: int) -> bool:
-        """Nothing came although the log goes further: has compaction left nothing in the rest of the range?
+        """Whether the rest of the range is a compaction gap: fetches return nothing although the log continues.
 
-        One such answer proves nothing: Kafka gives it too when records that it keeps elsewhere do not come in time. So
-        several of them are wanted, and that this part of the log is not kept elsewhere.
+        One empty response is not enough: Kafka also sends it when records from tiered storage do not arrive in time. So
+        several are required, and this part of the log must be local.
         """
         if self._end_in(fetched) < self.wanted.until_offset or fetched.preferred_read_replica != NO_NODE:
             self._empty_responses = 0
@@ -183,22 +183,22 @@ class RangeFetcher:
         if self._empty_responses < _EMPTY_RESPONSES or not self._is_local(position):
             return False
         log.warning(
-            "There are no records in %s from offset %d to %d: it was asked %d times, and compaction leaves such gaps.",
+            "No records in %s from offset %d to %d after %d fetches; assuming a gap left by compaction.",
             *(self._partition_name(), position, self.wanted.until_offset - 1, self._empty_responses),
         )
         return True
 
     def _is_truncated(self, fetched: FetchResult, position: int) -> bool:
-        """The log ends before the range does, and has not grown again for as long as we wait: is the rest lost?
+        """Whether the log ends before the range and has not grown until the deadline, so that records are lost.
 
-        A new leader learns only after a while how far the log is committed. Who allows no losses is told of the time.
+        A new leader learns the high watermark with some delay. With `failOnDataLoss`, the result is a timeout error.
         """
         end = self._end_in(fetched)
         is_over = self._is_past_deadline() and fetched.preferred_read_replica == NO_NODE and end <= position
         if not is_over or self.options.fails_on_data_loss:
             return False
         self._report_data_loss(
-            f"{self._partition_name()} was to be read up to offset {self.wanted.until_offset} and ends at {end} now"
+            f"{self._partition_name()} was to be read up to offset {self.wanted.until_offset} but now ends at {end}"
         )
         return True
 
@@ -211,15 +211,15 @@ class RangeFetcher:
         except KafkaError as error:
             if error.code in RETRIABLE:
                 raise
-            return True  # a cluster that knows of no other place
+            return True  # the cluster does not support tiered storage
 
     def _skip_lost_records(self, position: int) -> int:
-        """The log does not have this offset any more, or not yet again: go on where it begins, if that is allowed."""
+        """Handle OFFSET_OUT_OF_RANGE: continue at the earliest offset if data loss is tolerated."""
         earliest, latest = self._offset_at(EARLIEST), self._offset_at(LATEST)
-        if earliest <= position <= latest:  # whoever refused it knew less of the log: it may know more by now
+        if earliest <= position <= latest:  # the responding replica was behind: retry
             self._pause(position)
             return position
-        what = f"offset {position} of {self._partition_name()} is gone: there are offsets {earliest} to {latest}"
+        what = f"offset {position} of {self._partition_name()} is not available: the log has {earliest} to {latest}"
         self._report_data_loss(what)
         self._extend_deadline()
         self._empty_responses = 0
@@ -231,18 +231,18 @@ class RangeFetcher:
         return self.loop.run_until_complete(asked).offset
 
     def _check_topic_id(self, view: TopicView | None) -> None:
-        """After each fetch: the client finds its way to a topic that has taken the name meanwhile."""
+        """Detect a recreated topic after each fetch, because the client follows the topic's name."""
         if not self.wanted.topic_id or view is None:
             return
         seen = topic_id_text(view.topic_id)
         if seen and seen != self.wanted.topic_id:
-            self._report_data_loss(f"topic {self.wanted.topic} was deleted and created again: its id is {seen} now")
-            self.wanted = self.wanted._replace(topic_id=seen)  # told once
+            self._report_data_loss(f"topic {self.wanted.topic} was deleted and recreated: its id is now {seen}")
+            self.wanted = self.wanted._replace(topic_id=seen)  # report it once
 
     def _report_data_loss(self, what: str) -> None:
         if self.options.fails_on_data_loss:
             raise RecordsLost(
-                f"Some records may have been lost: {what}. Set 'failOnDataLoss' to false to go on all the same."
+                f"Some records may have been lost: {what}. Set 'failOnDataLoss' to false to continue anyway."
             )
         log.warning("Some records may have been lost: %s.", what)
 
@@ -256,7 +256,7 @@ class RangeFetcher:
         return time.monotonic() > self._deadline_s
 
     def _pause(self, position: int) -> None:
-        """Before the same is asked again, if there is time for that."""
+        """Pause before a retry, unless the deadline has passed."""
         if self._is_past_deadline():
             raise TimeoutError(self._timeout_message(position))
         self.loop.run_until_complete(asyncio.sleep(_RETRY_S))
@@ -266,6 +266,6 @@ class RangeFetcher:
 
     def _timeout_message(self, position: int) -> str:
         return (
-            f"No record of {self._partition_name()} from offset {position} came within "
-            f"{self.options.poll_timeout_ms} ms, though there should be some before {self.wanted.until_offset}."
+            f"No record received from {self._partition_name()} at offset {position} within "
+            f"{self.options.poll_timeout_ms} ms; expected records up to offset {self.wanted.until_offset}."
         )

@@ -1,6 +1,6 @@
-"""What to read next: from the options, the offsets that were read before, and what the cluster tells.
+"""Plans reads from the options, the checkpoint's offsets and the cluster's metadata.
 
-Nothing here talks to a broker by itself: `Cluster` is asked, and tests give one of their own.
+All requests go through the `Cluster` protocol, which tests replace.
 """
 
 import logging
@@ -28,43 +28,43 @@ from pyspark_moldau.source.rate_limit import RateLimit
 
 log = logging.getLogger("pyspark_moldau")
 
-# Clusters forget what a group without members has committed, a week after it did (offsets.retention.minutes).
+# Committed offsets of a group without members expire after a week (offsets.retention.minutes).
 _COMMIT_AGAIN_MS: Final = 12 * HOUR_MS
 
 
 class RecordsLost(RuntimeError):
-    """Records that the query should have read are gone."""
+    """Records that the query should have read are no longer available."""
 
 
 class Topic(NamedTuple):
-    """A topic as the cluster has it; one that was deleted and created again has another id."""
+    """A topic's id and partitions; a recreated topic has a new id."""
 
     topic_id: str
     partitions: tuple[int, ...]
 
 
 class Cluster(Protocol):
-    """What planning asks of the cluster."""
+    """The cluster metadata that planning needs."""
 
     def topics(self, subscription: Subscription) -> dict[str, Topic]:
-        """Those that exist."""
+        """Return the matching topics that exist."""
         ...
 
     def earliest(self, partitions: Collection[TopicPartition]) -> Offsets: ...
 
     def latest(self, partitions: Collection[TopicPartition]) -> Offsets:
-        """High watermarks, or last stable offsets for who reads committed records."""
+        """Return high watermarks, or last stable offsets with `read_committed`."""
         ...
 
     def at_times(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """The first offset at or after a time; None where no record is that young."""
+        """Return the first offset at or after a timestamp; None if all records are older."""
         ...
 
     def commit(self, group: str, offsets: Offsets) -> None: ...
 
 
 def plan_batch(options: SourceOptions, cluster: Cluster) -> list[OffsetRange]:
-    """The ranges of a batch query, cut for its tasks."""
+    """Return the ranges of a batch query, split for its tasks."""
     topics = existing_topics(options.subscription, cluster)
     partitions = partitions_of(options.subscription, topics)
     starts = starting_offsets(options, cluster, partitions)
@@ -81,7 +81,7 @@ def _check_order(starts: Offsets, ends: Offsets) -> None:
 
 
 def existing_topics(subscription: Subscription, cluster: Cluster) -> dict[str, Topic]:
-    """The topics to read. One that is named and not there is an error."""
+    """Return the topics to read; raises if a named topic does not exist."""
     topics = cluster.topics(subscription)
     match subscription:
         case Topics(names):
@@ -92,7 +92,7 @@ def existing_topics(subscription: Subscription, cluster: Cluster) -> dict[str, T
             wanted = ()
     missing = [name for name in wanted if name not in topics]
     if missing:
-        raise OptionError(f"There is no topic {', '.join(missing)}.")
+        raise OptionError(f"Topics do not exist: {', '.join(missing)}.")
     return topics
 
 
@@ -108,19 +108,19 @@ def partitions_of(subscription: Subscription, topics: Mapping[str, Topic]) -> li
 
 
 def starting_offsets(options: SourceOptions, cluster: Cluster, partitions: list[TopicPartition]) -> Offsets:
-    """Where a query without a checkpoint begins."""
+    """Return the starting offsets of a query without a checkpoint."""
     found = _resolve("startingOffsets", options.starting, cluster, partitions)
     late = [each for each in partitions if found[each] is None]
     if late and not options.falls_back_to_latest:
         raise OptionError(
-            f"No record of {', '.join(map(str, late))} is as young as the starting time. Set "
-            "'startingOffsetsByTimestampStrategy' to 'latest' to begin behind the last record instead."
+            f"No record of {', '.join(map(str, late))} is at or after the starting timestamp. Set "
+            "'startingOffsetsByTimestampStrategy' to 'latest' to start at the latest offset instead."
         )
     return _or_latest(found, cluster, late)
 
 
 def ending_offsets(options: SourceOptions, cluster: Cluster, partitions: list[TopicPartition]) -> Offsets:
-    """Where a batch query ends. After the last record there is nothing that could be too young."""
+    """Return the ending offsets of a batch query; a timestamp after the last record means the log end."""
     found = _resolve("endingOffsets", options.ending, cluster, partitions)
     return _or_latest(found, cluster, [each for each in partitions if found[each] is None])
 
@@ -159,8 +159,8 @@ def _named(offsets: Mapping[TopicPartition, int], cluster: Cluster) -> Offsets:
 def _check_complete(option: str, given: Mapping[TopicPartition, int], partitions: list[TopicPartition]) -> None:
     if set(given) != set(partitions):
         raise OptionError(
-            f"Option '{option}' must name every partition, and no other; use -1 for latest and -2 for earliest where "
-            f"you do not care. It names {_listed(given)}; the query reads {_listed(partitions)}."
+            f"Option '{option}' must name exactly the partitions that are read; use -1 for latest and -2 for earliest. "
+            f"It names {_listed(given)}; the query reads {_listed(partitions)}."
         )
 
 
@@ -180,12 +180,12 @@ class StreamPlan:
     cluster: Cluster
     monotonic_ms: Callable[[], float]
     _topic_ids: dict[str, str] = field(init=False)
-    _has_checked_ids: bool = False  # at the ids that the topics have now
-    _initial: Offsets | None = None  # where this run would begin without a checkpoint
-    _available: Offsets | None = None  # what an AvailableNow run reads up to
+    _has_checked_ids: bool = False  # against the current topic ids
+    _initial: Offsets | None = None  # starting offsets without a checkpoint
+    _available: Offsets | None = None  # end offsets of an AvailableNow run
     _newest: Offsets = field(default_factory=dict)
-    _recreated: Offsets = field(default_factory=dict)  # offsets that belong to a topic's former life
-    _read_to: Offsets | None = None  # where the last batch of this run ended
+    _recreated: Offsets = field(default_factory=dict)  # offsets of a deleted topic that was recreated
+    _read_to: Offsets | None = None  # end of the last batch of this run
     _committed: Offsets = field(default_factory=dict)
     _committed_ms: float = 0.0
     _rate: RateLimit = field(init=False)
@@ -196,21 +196,21 @@ class StreamPlan:
         self._rate = RateLimit(least, self.options.offsets_per_trigger_max, delay_ms)
 
     def initial(self) -> Offsets:
-        """Where a query without a checkpoint begins."""
+        """Return the starting offsets of a query without a checkpoint."""
         topics = existing_topics(self.options.subscription, self.cluster)
         partitions = partitions_of(self.options.subscription, topics)
         self._initial = starting_offsets(self.options, self.cluster, partitions)
-        if self._available is not None:  # where the latest was looked up later, it is behind what was available then
+        if self._available is not None:  # "latest" resolved later may be behind the available end
             ends = {where: max(self._available.get(where, start), start) for where, start in self._initial.items()}
             self._available |= ends
         return self._initial
 
     def prepare_available_now(self) -> None:
-        """Records that come from now on are for another run."""
+        """Fix the end offsets; later records are left for the next run."""
         self._available = self.cluster.latest(self._partitions(self.cluster.topics(self.options.subscription)))
 
     def latest(self, start: Offsets, *, is_limited: bool) -> Offsets:
-        """Up to where the next batch may read."""
+        """Return the end offsets of the next batch."""
         topics = self.cluster.topics(self.options.subscription)
         self._check_topic_ids(topics, start)
         self.commit(start)
@@ -224,13 +224,13 @@ class StreamPlan:
 
     @property
     def newest(self) -> Offsets:
-        """The end of each partition when it was last looked at."""
+        """Return the last known end of each partition."""
         return self._newest
 
     def ranges(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
-        """What the tasks of the batch between `start` and `end` read."""
+        """Return the task ranges of the batch between `start` and `end`."""
         read_to = end
-        if not self._has_checked_ids:  # a batch that a former run has left undone
+        if not self._has_checked_ids:  # a batch that an earlier run did not finish
             topics = self.cluster.topics(self.options.subscription)
             start, end = self._drop_missing(start, end, topics)
             start = self._start_of_former_run(start, end)
@@ -243,17 +243,17 @@ class StreamPlan:
         return split(ranges, self.options.partitions_min, self.options.records_per_partition_max)
 
     def _drop_missing(self, start: Offsets, end: Offsets, topics: Mapping[str, Topic]) -> tuple[Offsets, Offsets]:
-        """The ends are in the checkpoint: a topic that was deleted since is still among them, for every run to come."""
+        """Drop deleted topics, which remain in the checkpoint's offsets forever."""
         there = set(self._partitions(topics))
         gone = [where for where in sorted(end) if where not in there and end[where] != start.get(where)]
         self._report_missing_partitions(gone)
         return _without(start, gone), _without(end, gone)
 
     def _start_of_former_run(self, start: Offsets, end: Offsets) -> Offsets:
-        """Of a query's first batch only the end is in the checkpoint, and where it begins is found out anew.
+        """Correct the start of a replayed first batch, of which the checkpoint stores only the end.
 
-        "Latest", or a time, is another place by now, perhaps behind that end. The former run had found a beginning
-        before it: the end itself is as good, as long as the log still has it.
+        "Latest" or a timestamp resolves differently now, possibly behind that end. The original start was
+        before the end, so the end itself is a safe start as long as the log still has it.
         """
         if start != self._initial:
             return start
@@ -263,12 +263,12 @@ class StreamPlan:
         for where in late:
             if earliest[where] > end[where]:
                 self._report_data_loss(
-                    f"{where} was to be read up to offset {end[where]} and begins at {earliest[where]} now"
+                    f"{where} was to be read up to offset {end[where]} but now begins at {earliest[where]}"
                 )
         return known | {where: end[where] for where in late}
 
     def commit(self, offsets: Offsets) -> None:
-        """Show the progress to the consumer group, if there is one. What goes wrong here does not stop the query."""
+        """Commit the progress to the consumer group, if one is set. Errors do not stop the query."""
         if self.options.group is None or not offsets:
             return
         now_ms = self.monotonic_ms()
@@ -278,7 +278,7 @@ class StreamPlan:
             self.cluster.commit(self.options.group, offsets)
             self._committed, self._committed_ms = dict(offsets), now_ms
         except Exception as error:
-            log.warning("The progress could not be committed to group '%s': %s", self.options.group, error)
+            log.warning("Cannot commit offsets to group '%s': %s", self.options.group, error)
 
     def _partitions(self, topics: Mapping[str, Topic]) -> list[TopicPartition]:
         there = [TopicPartition(name, each) for name, topic in sorted(topics.items()) for each in topic.partitions]
@@ -291,7 +291,7 @@ class StreamPlan:
         return self.cluster.latest(self._partitions(topics))
 
     def _still_available(self, start: Offsets, topics: Mapping[str, Topic]) -> Offsets:
-        """But for what was deleted before it was read."""
+        """Return the AvailableNow ends without topics that were deleted meanwhile."""
         there = set(self._partitions(topics))
         available = self._available or {}
         return {where: end for where, end in available.items() if where in there or start.get(where) == end}
@@ -299,10 +299,10 @@ class StreamPlan:
     def _report_truncated(self, start: Offsets, end: Offsets) -> None:
         for where in sorted(set(start) & set(end)):
             if end[where] < start[where] != self._recreated.get(where):
-                self._report_data_loss(f"{where} was read up to offset {start[where]} and ends at {end[where]} now")
+                self._report_data_loss(f"{where} was read up to offset {start[where]} but now ends at {end[where]}")
 
     def _begin(self, start: Offsets, end: Offsets) -> Offsets:
-        """The start of each partition; the earliest offset for one that was not there before."""
+        """Return the start of each partition; new partitions start at their earliest offset."""
         fresh = [each for each in sorted(end) if each not in start or self._recreated.get(each) == start[each]]
         earliest = self.cluster.earliest(fresh) if fresh else {}
         for where in fresh:
@@ -318,21 +318,21 @@ class StreamPlan:
 
     def _report_missing_partitions(self, gone: list[TopicPartition]) -> None:
         if gone:
-            self._report_data_loss(f"{_listed(gone)} {'is' if len(gone) == 1 else 'are'} gone")
+            self._report_data_loss(f"{_listed(gone)} {'does' if len(gone) == 1 else 'do'} not exist any more")
 
     def _check_topic_ids(self, topics: Mapping[str, Topic], start: Offsets) -> None:
-        """A topic of the same name with another id has other records, whatever its offsets say.
+        """Detect recreated topics, whose offsets are unrelated to the checkpoint's.
 
-        A checkpoint holds offsets in the official shape and no ids: those of a former run come by option `topicIds`.
+        A checkpoint stores offsets in Spark's format, without ids: ids of earlier runs come from the option `topicIds`.
         """
         self._has_checked_ids = True
-        if start == self._read_to:  # these offsets are of the present life, even where they are the same as before
+        if start == self._read_to:  # these offsets were read after the topic was recreated
             self._recreated = {}
         for name, topic in sorted(topics.items()):
             known = self._topic_ids.get(name)
             if known and topic.topic_id and known != topic.topic_id:
                 self._report_data_loss(
-                    f"topic {name} was deleted and created again: its id was {known} and is {topic.topic_id}"
+                    f"topic {name} was deleted and recreated: its id was {known} and is {topic.topic_id}"
                 )
                 self._recreated |= {where: offset for where, offset in start.items() if where.topic == name}
             self._topic_ids[name] = topic.topic_id
@@ -340,6 +340,6 @@ class StreamPlan:
     def _report_data_loss(self, what: str) -> None:
         if self.options.fails_on_data_loss:
             raise RecordsLost(
-                f"Some records may have been lost: {what}. Set 'failOnDataLoss' to false to go on all the same."
+                f"Some records may have been lost: {what}. Set 'failOnDataLoss' to false to continue anyway."
             )
         log.warning("Some records may have been lost: %s.", what)

@@ -1,4 +1,4 @@
-"""What Spark sees of us: `format("moldau")`, its readers, and the partitions they hand to tasks."""
+"""The Spark readers of `format("moldau")` and the input partitions they pass to tasks."""
 
 import time
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ from pyspark_moldau.source.worker_exit import ignore_broken_pipe_at_exit
 
 
 class BatchReader(DataSourceReader):
-    """`spark.read`: planned once on the driver, read by the tasks. It travels to them, so it holds options alone."""
+    """`spark.read`: planned once on the driver, read in tasks. It is pickled, so it holds only the options."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -43,7 +43,7 @@ class BatchReader(DataSourceReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """`spark.readStream`: one object on the driver for the life of a query, and copies of its options in the tasks."""
+    """`spark.readStream`: one object on the driver per query; tasks receive copies with the options only."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -63,7 +63,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offsets_json(self._plan.initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        # Only one limit can be told; that there is one is what matters: `latestOffset` knows both from the options.
+        # Spark accepts only one limit; `latestOffset` applies both from the options.
         if self._options.offsets_per_trigger_max is not None:
             return ReadMaxRows(self._options.offsets_per_trigger_max)
         if self._options.offsets_per_trigger_min is not None:
@@ -97,7 +97,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def read_range(wanted: OffsetRange | None, options: SourceOptions) -> Iterator[Any]:
-    """In a task. Spark makes up a partition without a range where there is none."""
+    """Read a range in a task. Spark passes None for an empty batch."""
     if wanted is None:
         return iter(())
     if options.fetcher is Fetcher.LIBRDKAFKA:

@@ -1,4 +1,4 @@
-"""Topic ids as text: the 22 characters that Kafka's tools print; nothing for the id that says there is none."""
+"""Topic ids as text: the 22 characters that Kafka's tools print; empty for the zero id."""
 
 import base64
 from typing import Final
@@ -18,6 +18,6 @@ def topic_id_text(topic_id: TopicId) -> str:
 
 
 def normalize_topic_id(text: str) -> str:
-    """The same for an id that librdkafka has written out, which takes the other two of the 64 characters."""
+    """Convert librdkafka's form (standard Base64) to Kafka's (URL-safe Base64)."""
     alike = text.rstrip("=").replace("+", "-").replace("/", "_")
     return "" if alike == _NONE else alike

@@ -1,7 +1,7 @@
-"""How the process ends in which a stream's reader lives: Spark closes its connection, in the middle of a word perhaps.
+"""Silences the exit of a stream reader's worker process, whose connection Spark closes at any time.
 
-PySpark's runner then tries to tell the reason, which nobody hears, and dies of that with a traceback: in the eyes of
-whoever has stopped a query, an error.
+PySpark's runner then fails to report over the closed connection and prints a traceback, which looks like
+an error after every stopped query.
 """
 
 import sys
@@ -12,7 +12,7 @@ _RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 
 
 def ignore_broken_pipe_at_exit() -> None:
-    """From now on, if this is such a process, it is no error that nobody listens."""
+    """Ignore broken pipes at exit if this process is a stream reader's worker."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     if spec is not None and spec.name == _RUNNER:
         sys.excepthook = ignore_broken_pipe

@@ -98,7 +98,7 @@ class Cluster:
     def _leaders(self, name: str, partitions: int) -> tuple[Address, ...]:
         deadline = time.monotonic() + LEADER_S_MAX
         while time.monotonic() < deadline:
-            with contextlib.suppress(UnknownTopicOrPartition):  # not every broker has heard of it yet
+            with contextlib.suppress(UnknownTopicOrPartition):  # some brokers may not have the metadata yet
                 view = self._client.describe_topic(name)
                 nodes = self._client.describe_cluster().brokers
                 brokers = {each.node_id: Address(each.host, each.port) for each in nodes}

@@ -62,7 +62,7 @@ class Follow:
         total = int(self.requests_per_s * self.seconds)
         samples_ms: list[float] = []
         started = time.perf_counter()
-        heard = started
+        received_s = started
         sent = 0
         while len(samples_ms) < total:
             now = time.perf_counter()
@@ -72,7 +72,7 @@ class Follow:
                 producer.send()
                 sent += 1
                 continue
-            if now > heard + SILENCE_S_MAX:
+            if now > received_s + SILENCE_S_MAX:
                 raise NoAnswer(f"{total - len(samples_ms)} batches were not delivered")
             wait_s = next_due - now if sent < total else SILENCE_S_MAX
             blocked = [producer] if producer.is_blocked else []
@@ -83,10 +83,10 @@ class Follow:
             if writable:
                 producer.send()
             if consumer in readable and consumer.receive():
-                heard = time.perf_counter()
+                received_s = time.perf_counter()
                 delivered = (consumer.offset - self.first_offset) // self.records_per_batch
                 fresh = range(len(samples_ms), delivered)
-                samples_ms += [(heard - started - each / self.requests_per_s) * 1000 for each in fresh]
+                samples_ms += [(received_s - started - each / self.requests_per_s) * 1000 for each in fresh]
         return samples_ms
 
 

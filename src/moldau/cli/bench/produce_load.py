@@ -64,7 +64,7 @@ def produce_round(bench: Bench, case: ProduceCase, batch: bytes, *, replicas: in
         touch_pages(bench.folder, case.load.bytes_max * max(replicas or bench.cluster.replicas, 1))
         measured = bench.pump(bench.cluster.server, flows, case.load)
         _verify(bench, topic, (measured.requests + len(flows)) * case.shape.records)
-    return told(measured, case, len(batch))
+    return rate_of(measured, case, len(batch))
 
 
 def produce_flows(topic: Topic, batch: bytes, acks: int = -1) -> list[Flow]:
@@ -87,9 +87,9 @@ def _verify(bench: Bench, topic: Topic, records: int) -> None:
 def _plain_round(bench: Bench, case: ProduceCase, server: Server, flow: Flow, batch_bytes: int) -> Round:
     touch_pages(bench.folder, case.load.bytes_max)
     measured = bench.pump(server, [flow] * bench.connections, case.load)
-    return told(measured, case, batch_bytes)
+    return rate_of(measured, case, batch_bytes)
 
 
-def told(measured: Round, case: ProduceCase, batch_bytes: int) -> Round:
+def rate_of(measured: Round, case: ProduceCase, batch_bytes: int) -> Round:
     requests = measured.requests
     return replace(measured, bytes=requests * batch_bytes, records=requests * case.shape.records)

@@ -1,6 +1,6 @@
 """The processes that are measured: a broker of our own, and the baselines.
 
-Both are told by pipes: one takes a line of JSON with the address once they listen, and they end when the other is
+They use pipes: one takes a line of JSON with the address once they listen, and they end when the other is
 closed, so none outlives the benchmark.
 """
 

@@ -116,7 +116,7 @@ class Stream:
         completed = self._received_bytes // self._reply_bytes - self.answered
         self.answered += completed
         if self.answered > self.begun:
-            raise NoAnswer("answers came that nobody asked for, or they are of another size than the first one")
+            raise NoAnswer("received unexpected responses, or responses that differ in size from the first one")
         return completed
 
     def close(self) -> None:

@@ -33,9 +33,11 @@ def archive_rounds(bench: Bench, topic: Topic, records: Records, batches: int, *
 
 def rounds_of(lines: str, record_bytes: int) -> list[Round]:
     """From what the command prints with --json: a line for each batch, and one or more for when it was idle."""
-    told = [json.loads(line) for line in lines.splitlines() if line.startswith("{")]
+    batches_read = [json.loads(line) for line in lines.splitlines() if line.startswith("{")]
     return [
-        Round(1, each["batch_ms"] / 1000, each["rows"] * record_bytes, each["rows"]) for each in told if each["rows"]
+        Round(1, each["batch_ms"] / 1000, each["rows"] * record_bytes, each["rows"])
+        for each in batches_read
+        if each["rows"]
     ]
 
 

@@ -27,7 +27,7 @@ class DiscardingSink(DataSource):
 
 
 class DiscardingWriter(DataSourceStreamArrowWriter):
-    """It looks at every batch: what nobody asks for, Spark would not send."""
+    """Iterate over all batches; Spark does not send rows that are never requested."""
 
     def write(self, iterator: Iterator["pa.RecordBatch"]) -> WriterCommitMessage:
         for _ in iterator:

@@ -64,10 +64,10 @@ def _round(writer: Any, bench: Bench, records: Records) -> Round:
 
 def of_batches(progress: Sequence[dict[str, Any]], records: Records) -> Round:
     """The first batch opens connections and begins the query: it is not counted."""
-    told = [each for each in progress if each["numInputRows"]]
-    if len(told) != BATCHES:
-        raise CommandError(f"{BATCHES} batches were expected, Spark tells of {len(told)}")
-    counted = told[1:]
+    with_rows = [each for each in progress if each["numInputRows"]]
+    if len(with_rows) != BATCHES:
+        raise CommandError(f"{BATCHES} batches expected, Spark reported {len(with_rows)}")
+    counted = with_rows[1:]
     rows = sum(each["numInputRows"] for each in counted)
     elapsed_s = sum(each["durationMs"]["triggerExecution"] for each in counted) / 1000
     return Round(len(counted), elapsed_s, rows * records.record_bytes, rows)
