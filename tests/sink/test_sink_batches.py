@@ -141,7 +141,7 @@ def test_row_of_a_missing_partition_fails_or_becomes_a_dead_letter() -> None:
         batched(columns, options(topic="out"))
     good, dead = batched(columns, options(topic="out", deadLetterTopic="dead"))
     assert (good["topic"], good["rows"], dead["topic"], dead["rows"]) == ("out", 1, "dead", 1)
-    assert read(dead)[0].headers[0] == ("moldau.reason", b"column 'partition' is 3, and out has 3 partitions")
+    assert read(dead)[0].headers[0] == ("moldau.reason", b"column 'partition' is 3, but out has 3 partitions")
 
 
 def test_batch_exceeds_its_size_limit_only_for_one_larger_row() -> None:

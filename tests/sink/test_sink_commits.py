@@ -321,7 +321,7 @@ def test_rows_of_missing_partitions_become_dead_letters(
     (dead_letter,) = read(options, dead, [0])
     assert dead_letter.value() == b"2"
     assert dict(dead_letter.headers()) == {
-        "moldau.reason": f"column 'partition' is 7, and {topic} has {PARTITIONS} partitions".encode(),
+        "moldau.reason": f"column 'partition' is 7, but {topic} has {PARTITIONS} partitions".encode(),
         "moldau.topic": topic.encode(),
         "moldau.partition": b"7",
     }

@@ -92,7 +92,7 @@ def test_driver_is_fenced_when_another_takes_over_during_its_write(options: Sink
 def test_threads_sharing_an_application_get_an_error_with_advice(options: SinkOptions, topic: str) -> None:
     """Both threads belong to one driver, each with its own committing process."""
     on_step = write_of_another(options, version(topic, 1, driver="a"))
-    advice = "let writes with one txnAppId to one topic follow on each other, or give each a txnAppId of its own"
+    advice = "run writes with one txnAppId to one topic in sequence, or use a separate txnAppId for each"
     with pytest.raises(WriterFenced, match=f"has fenced this one.*{advice}"):
         write(BatchCommitters(on_step), options, version(topic, 0, driver="a"), "stray")
     assert values(options) == [b"1"]

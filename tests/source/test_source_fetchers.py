@@ -284,7 +284,7 @@ LOGIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required userna
                 "kafka.sasl.mechanism": "PLAIN",
                 "kafka.sasl.jaas.config": LOGIN,
             },
-            "SASL Handshake not supported by broker",
+            "SASL PLAIN mechanism handshake failed",
         ),
     ],
 )

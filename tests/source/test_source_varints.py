@@ -33,5 +33,5 @@ def test_varints_of_all_lengths_are_read_at_once(numbers: list[int]) -> None:
 @pytest.mark.parametrize("bytes_max", [5, 10])
 def test_varint_without_an_end_is_rejected(bytes_max: int) -> None:
     content = np.frombuffer(b"\x02" + b"\x80" * 20, np.uint8)
-    with pytest.raises(CorruptMessage, match=f"more than {bytes_max} bytes"):
+    with pytest.raises(CorruptMessage, match=f"longer than {bytes_max} bytes"):
         read_varints(content, np.array([0, 1]), bytes_max)

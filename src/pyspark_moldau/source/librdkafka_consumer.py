@@ -71,8 +71,10 @@ def _is_truncated(consumer: Consumer, wanted: OffsetRange, options: SourceOption
     _, latest = consumer.get_watermark_offsets(here, timeout=_WATERMARKS_S_MAX)
     if latest >= wanted.until_offset:
         return False
-    what = f"{wanted.topic}-{wanted.partition} was to be read up to offset {wanted.until_offset} and ends at {latest}"
-    log.warning("Some records may have been lost: %s now.", what)
+    what = (
+        f"{wanted.topic}-{wanted.partition} was to be read up to offset {wanted.until_offset} but now ends at {latest}"
+    )
+    log.warning("Some records may have been lost: %s.", what)
     return True
 
 
