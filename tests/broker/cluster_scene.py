@@ -143,11 +143,12 @@ def on_cluster(
     roles: Sequence[str] = ONE_CONTROLLER,
     settings: Sequence[str] = (),
     seed: int = 1,
+    kind: type[Cluster] = Cluster,
 ) -> None:
     """Run a script against a new cluster, on virtual time, and stop all nodes afterwards."""
 
     async def play(simulation: Simulation) -> None:
-        cluster = Cluster(simulation, roles, settings)
+        cluster = kind(simulation, roles, settings)
         await cluster.start_all()
         await script(cluster)
         for node_id in sorted(cluster.nodes, reverse=True):

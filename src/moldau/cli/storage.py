@@ -72,15 +72,25 @@ def format_folder(
         list[Path] | None,
         typer.Option("--config", metavar="FILE", help="The node's settings file: id, directory and listeners."),
     ] = None,
+    add_scram: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--add-scram",
+            "-S",
+            metavar="MECHANISM=[name=USER,password=…]",
+            help="A first user, with iterations=, salt= and saltedpassword= if you like; same on all controllers.",
+        ),
+    ] = None,
     ignore_formatted: Annotated[
         bool, typer.Option("--ignore-formatted", help="No error if it is formatted already.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Format a data directory: write cluster, node and directory id, and the initial voters of a controller."""
+    """Format a data directory: write cluster, node and directory id, the voters and users of a new cluster."""
     from moldau.cli.storage_format import FormatFlags, format_data
 
-    flags = FormatFlags(data, node_id, cluster_id, standalone, initial_controllers, no_initial_controllers)
+    users = tuple(add_scram or ())
+    flags = FormatFlags(data, node_id, cluster_id, standalone, initial_controllers, no_initial_controllers, users)
     path, identity = format_data(flags, files or [], ignore_formatted=ignore_formatted)
     if json:
         show_json({"folder": path, "cluster_id": identity.cluster_id, "node_id": identity.node_id})

@@ -1,6 +1,6 @@
 """`moldau storage format`: format a data directory from flags and settings files."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +13,7 @@ from moldau.node.ports.capabilities import Capabilities
 from moldau.node.ports.clock import SystemClock
 from moldau.node.ports.files import SystemDisk
 from moldau.node.ports.randomness import system_random
+from moldau.node.scram_argument import parse_scram_users
 from moldau.node.storage_format import InitialVoters, format_log_dir, parse_initial_controllers
 from moldau.storage.log_dir import CorruptMetaProperties, LogDir, LogDirLocked, MetaProperties, decode_id
 
@@ -30,6 +31,7 @@ class FormatFlags:
     is_standalone: bool
     initial_controllers: str | None
     has_no_initial_controllers: bool
+    scram_users: tuple[str, ...] = field(default=(), repr=False)
 
 
 def format_data(flags: FormatFlags, files: list[Path], *, ignore_formatted: bool) -> tuple[str, MetaProperties]:
@@ -64,6 +66,8 @@ def _format(
     if known is not None and not ignore_formatted:
         raise CommandError(f"{folder.path} is formatted already; use --ignore-formatted to accept that")
     if known is not None:
+        if flags.scram_users:
+            raise CommandError("the directory is formatted already: create users with moldau user create")
         voters = InitialVoters.UNSPECIFIED
     return format_log_dir(
         folder,
@@ -74,6 +78,7 @@ def _format(
         cluster_id=flags.cluster_id,
         voters=voters,
         endpoints=_endpoints(configuration),
+        scram_users=parse_scram_users(flags.scram_users, system_random().randbytes),
     )
 
 

@@ -143,7 +143,11 @@ class Node:
         """What authenticates the connections of each SASL listener."""
         settings, ports = self._configuration.settings, self._ports
         credentials = Credentials(
-            lambda: self.broker.image, ports.clock, ports.random, settings.delegation_token_secret_key
+            lambda: self._metadata.image,
+            ports.clock,
+            ports.random,
+            settings.delegation_token_secret_key,
+            lambda: self._metadata.local_credentials,
         )
         meter = self.broker.authentication_meter
         gates = {}
@@ -216,7 +220,8 @@ class Node:
         try:
             self._bound = await self._listeners.bind(self._configuration.listeners.bound)
             self._metadata.subscribe(self.broker.metadata_publisher.committed)
-            await self._metadata.start(self._controller_endpoints())
+            needs_credentials = any(each.protocol.needs_sasl for each in self._configuration.listeners.for_controllers)
+            await self._metadata.start(self._controller_endpoints(), needs_local_credentials=needs_credentials)
             self._listeners.open_for_controllers()
             if self._configuration.is_controller:
                 self._control()

@@ -4,6 +4,7 @@ import re
 from enum import Enum
 from typing import Final
 
+from moldau.broker.drivers.bootstrap_file import Credentials, write_bootstrap
 from moldau.broker.drivers.metadata_log import FOLDER, make_metadata_folder
 from moldau.broker.drivers.metadata_snapshots import bootstrap_snapshot
 from moldau.broker.drivers.quorum_state import QuorumState, write_quorum_state
@@ -64,8 +65,9 @@ def format_log_dir(
     cluster_id: str | None,
     voters: VoterSet | InitialVoters = InitialVoters.UNSPECIFIED,
     endpoints: Endpoints = (),
+    scram_users: Credentials | None = None,
 ) -> MetaProperties:
-    """Format a data directory. Voters are written first: the identity marks the directory as formatted."""
+    """Format a data directory. Voters and users are written first: the identity marks the directory as formatted."""
     own = voters.get(NodeId(node_id)) if isinstance(voters, VoterSet) else None
     if isinstance(voters, VoterSet) and own is None:
         raise InvalidConfig(
@@ -79,6 +81,8 @@ def format_log_dir(
         write_initial_voters(disk, log_dir, voters, clock.wall_ms())
     elif voters is InitialVoters.NONE:
         write_no_voters(disk, log_dir)
+    if scram_users:
+        write_bootstrap(disk, log_dir.path, scram_users, clock.wall_ms())
     return identify(log_dir, node_id, random, cluster_id, directory_id=directory_id)
 
 

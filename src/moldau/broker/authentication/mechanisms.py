@@ -14,6 +14,7 @@ from moldau.machines.access.exchange import USER, ServerExchange
 from moldau.machines.access.scram import ScramCredential, ScramMechanism, ScramServer, ScramUser, TokenSecret
 from moldau.machines.metadata.image import MetadataImage
 from moldau.model.errors import InvalidConfig
+from moldau.model.ids import NO_OFFSET
 from moldau.model.ports import Clock, Random
 from moldau.model.settings import shorten
 
@@ -31,9 +32,12 @@ class Credentials:
     clock: Clock
     random: Random
     token_secret: str | None = field(default=None, repr=False)
+    local: Callable[[], Mapping[ScramUser, ScramCredential]] = dict  # of a node that has no image yet
 
     def scram(self, name: str, mechanism: ScramMechanism) -> ScramCredential | None:
-        return self.image().scram_credentials.get(ScramUser(name, mechanism))
+        image = self.image()
+        credentials = self.local() if image.offset == NO_OFFSET else image.scram_credentials
+        return credentials.get(ScramUser(name, mechanism))
 
     def token(self, token_id: str) -> TokenSecret | None:
         """Return the secret of a delegation token that has not expired."""

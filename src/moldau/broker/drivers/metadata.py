@@ -5,14 +5,16 @@ The leader of the quorum runs the metadata machine on the log: it is the active 
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TypeVar
 
 from moldau.broker.cluster.peers import Peers
 from moldau.broker.configs.broker_settings import MetadataLogSettings
 from moldau.broker.drivers.auto_join import AutoJoin
+from moldau.broker.drivers.bootstrap_file import read_bootstrap, replayed_credentials
 from moldau.broker.drivers.image_follower import ImageFollower
 from moldau.broker.drivers.image_publisher import ImagePublisher, Subscriber
 from moldau.broker.drivers.membership import Membership, first_voters, read_election_state
@@ -21,6 +23,7 @@ from moldau.broker.drivers.quorum import Quorum
 from moldau.broker.drivers.quorum_peers import QuorumPeers
 from moldau.broker.drivers.replicated import ReplicatedDriver, UnavailableErrors
 from moldau.broker.drivers.snapshot_store import SnapshotStore
+from moldau.machines.access.scram import ScramCredential, ScramUser
 from moldau.machines.decision import Decision
 from moldau.machines.metadata.configs import ConfigRules
 from moldau.machines.metadata.delta import MetadataDelta
@@ -48,6 +51,9 @@ Answer = TypeVar("Answer")
 
 class MetadataDriver:
     """The cluster metadata on one node. `subscribe`, `start`, use, `close`."""
+
+    local_credentials: Mapping[ScramUser, ScramCredential] = MappingProxyType({})  # of the log, until there is an image
+    _bootstrap: Sequence[Record] = ()
 
     def __init__(
         self,
@@ -79,7 +85,7 @@ class MetadataDriver:
         )
         self.on_leader_changed: list[Callable[[], None]] = []  # called when `is_active` or `leader_id` has changed
         self._membership = membership
-        self._disk, self._executor, self._clock = disk, executor, clock
+        self._disk, self._executor, self._clock, self._data_folder = disk, executor, clock, data_folder
         self._random = random
         self._peers = peers
         self._rules = rules
@@ -112,14 +118,18 @@ class MetadataDriver:
 
     # Lifecycle
 
-    async def start(self, endpoints: Endpoints | None = None) -> None:
+    async def start(self, endpoints: Endpoints | None = None, *, needs_local_credentials: bool = False) -> None:
         """Open the log and join the quorum; a controller is reachable at `endpoints`.
 
         If this node is the only voter, it is the leader when this returns, and its committed image has been published.
+        With `needs_local_credentials`, controllers authenticate to each other before they can form a quorum.
         """
         if endpoints is not None:
             self._membership = replace(self._membership, me=replace(self._membership.me, endpoints=endpoints))
         self._log.open()
+        self._bootstrap = read_bootstrap(self._disk, self._data_folder)
+        if needs_local_credentials:
+            self.local_credentials = await replayed_credentials(self._bootstrap, self._log.replay())
         written = await self._log.voter_sets()
         known = read_election_state(self._disk, self._log, self._membership, written)
         voter_sets, static_voters = first_voters(self._log, self._membership, written, is_to_join=known.is_to_join)
@@ -223,11 +233,11 @@ class MetadataDriver:
         settings, shown = self._machine_settings(), self._publisher.end_offset
         if shown > 0 and shown >= self._log.start_offset:
             self._log.replays_from = shown
-            return MetadataMachine(settings, self._rules, self._publisher.image)
+            return MetadataMachine(settings, self._rules, self._publisher.image, self._bootstrap)
         if shown > 0:
             self._publisher.restart()
         self._log.replays_from = 0
-        return MetadataMachine(settings, self._rules)
+        return MetadataMachine(settings, self._rules, bootstrap=self._bootstrap)
 
     def flush(self) -> None:
         self._driver.flush()

@@ -84,7 +84,7 @@ async def write_snapshot(
         file.truncate(0)
         position = 0
         opening = _opening(voters, timestamp_ms)
-        for batch in _batches(snapshot, image, opening, timestamp_ms):
+        for batch in snapshot_batches(snapshot, image, opening, timestamp_ms):
             write_all(file, batch, position)
             position += len(batch)
             await asyncio.sleep(0)
@@ -106,12 +106,13 @@ def bootstrap_snapshot(voters: VoterSet, timestamp_ms: int) -> tuple[SnapshotId,
     """The snapshot of a newly formatted log directory: empty, but for the first voters."""
     snapshot = SnapshotId(0, 0)
     opening = _opening(voters, timestamp_ms)
-    return snapshot, b"".join(_batches(snapshot, MetadataImage(), opening, timestamp_ms))
+    return snapshot, b"".join(snapshot_batches(snapshot, MetadataImage(), opening, timestamp_ms))
 
 
-def _batches(
+def snapshot_batches(
     snapshot: SnapshotId, image: MetadataImage, opening: Sequence[Control], timestamp_ms: int
 ) -> Iterator[bytearray]:
+    """Yield the batches of a snapshot file."""
     offset, epoch = 0, snapshot.epoch
     yield build_control_batch(opening, timestamp_ms=timestamp_ms, leader_epoch=epoch)
     offset += len(opening)

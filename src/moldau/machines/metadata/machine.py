@@ -45,9 +45,17 @@ class MetadataMachine:
     """Decisions are functions of the image; `apply` produces the next one."""
 
     def __init__(
-        self, settings: MetadataSettings, rules: configs.ConfigRules, image: MetadataImage | None = None
+        self,
+        settings: MetadataSettings,
+        rules: configs.ConfigRules,
+        image: MetadataImage | None = None,
+        bootstrap: Sequence[Record] = (),
     ) -> None:
-        """`image` is the initial state: a node that followed the log need not replay it to become active."""
+        """`image` is the initial state: a node that followed the log need not replay it to become active.
+
+        `bootstrap` are the records of the formatted directory, with which the log of a new cluster begins.
+        """
+        self._bootstrap = bootstrap
         self.settings = settings  # may be replaced at run time; not replicated
         self._rules = rules
         self._image = image or MetadataImage()
@@ -88,7 +96,8 @@ class MetadataMachine:
         timers = self._sessions.grant(unfenced, now_ms, self.settings.broker_session_timeout_ms)
         timers += brokers.resume_broker_changes(self._view)
         timers.append(elect_leaders.check_timer(self._view))
-        return respond(None, () if image.features else features.bootstrap_records(self.settings), timers)
+        first = () if image.features else [*features.bootstrap_records(self.settings), *self._bootstrap]
+        return respond(None, first, timers)
 
     def decide_timed_out(self, event: Hashable, now_ms: float) -> Decision[Record, None]:
         match event:
