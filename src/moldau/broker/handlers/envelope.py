@@ -20,7 +20,7 @@ async def handle(request: EnvelopeRequest, context: ForwardingContext, apis: Map
     if not context.broker.controller.is_here:
         raise NotController("The active controller is another node.")
     inner = _client(request, header, context)
-    _, inner.is_token_authenticated = decode_principal(request.request_principal)
+    _, inner.is_by_token = decode_principal(request.request_principal)
     assert api.decide is not None
     try:
         response = await api.decide(requested, inner)

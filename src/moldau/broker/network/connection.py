@@ -21,7 +21,7 @@ from moldau.broker.network.authentication import SaslGate
 from moldau.broker.network.host import NetworkHost
 from moldau.broker.network.response_queue import PendingResponse, ResponseQueue
 from moldau.broker.network.taskless_handler import TasklessHandler, resume
-from moldau.broker.requests.context import CloseConnection, RequestContext
+from moldau.broker.requests.context import AllowedTopics, CloseConnection, RequestContext
 from moldau.model.errors import KafkaError, StorageFailed
 from moldau.model.ports import Connection, Piece
 from moldau.wire.codec import Malformed
@@ -57,6 +57,7 @@ class ServedConnection:
         "_suspended",
         "_transport",
         "_waiting",
+        "allowed_topics",
         "gate",
         "has_requested_metadata",
         "is_token_authenticated",
@@ -100,6 +101,7 @@ class ServedConnection:
         self.peer = ""
         self.last_active_ms = 0.0
         self.has_requested_metadata = False
+        self.allowed_topics = AllowedTopics()
 
     # -- called by the transport
 

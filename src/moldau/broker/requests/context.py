@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from moldau.broker.access import (
     ANONYMOUS,
@@ -27,13 +27,34 @@ if TYPE_CHECKING:
     from moldau.broker.requests.leader_hints import LeaderHints
 
 
+ALLOWED_TOPICS_MAX: Final = 10_000  # per connection
+
+
 class CloseConnection(Exception):
     """Raised by a handler that cannot respond: the connection is closed and the reason logged."""
+
+
+class AllowedTopics:
+    """Operations on topics that the authorizer has allowed to a connection, until the ACLs change.
+
+    Only what was allowed is kept: a denial is decided, and audited, each time.
+    """
+
+    __slots__ = ("generation", "operations")
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self.operations: set[tuple[Operation, str]] = set()
+
+    def restart(self, generation: int) -> None:
+        self.operations.clear()
+        self.generation = generation
 
 
 class ClientConnection(Protocol):
     """The connection of a request, as a handler sees it."""
 
+    allowed_topics: "AllowedTopics"
     has_requested_metadata: bool
     is_token_authenticated: bool
     when_lost: Callable[[], None] | None
@@ -79,7 +100,7 @@ class RequestContext(Generic[HostT_co]):
         "client_id",
         "connection",
         "correlation_id",
-        "is_token_authenticated",
+        "is_by_token",
         "leader_hints",
         "listener",
         "peer",
@@ -106,7 +127,7 @@ class RequestContext(Generic[HostT_co]):
         self.principal = principal
         self.api_key, self.api_version, self.correlation_id, self.client_id = header
         self._client: Client | None = None
-        self.is_token_authenticated = False  # by a delegation token, which must not create others
+        self.is_by_token = False  # set for a forwarded request of a client that a delegation token authenticated
         self.started_ms = started_ms  # monotonic
         self.connection = connection  # None for requests forwarded by another node or made by this one
         self.usage: RequestUsage | None = None  # of quotas; None without quotas and for forwarded requests
@@ -148,6 +169,11 @@ class RequestContext(Generic[HostT_co]):
             limited_logger.write(what, f"Rejected {what} of {client} for {where}: {reason}", logging.INFO)
 
     @property
+    def is_token_authenticated(self) -> bool:
+        """Whether a delegation token authenticated the client: it must not create other tokens."""
+        return self.is_by_token if self.connection is None else self.connection.is_token_authenticated
+
+    @property
     def client(self) -> Client:
         """The client, as ACLs see it."""
         client = self._client
@@ -167,9 +193,21 @@ class RequestContext(Generic[HostT_co]):
 
     def may(self, operation: Operation, topic: str, *, is_audited: bool = True) -> bool:
         """Whether the operation is allowed on a topic; the produce and fetch paths use this check."""
-        return self.broker.allows_all or self.is_allowed(
-            operation, Resource(ResourceKind.TOPIC, topic), is_audited=is_audited
-        )
+        broker = self.broker
+        if broker.allows_all:
+            return True
+        connection = self.connection
+        if connection is None or broker.audit_log.records_allowed:
+            return self.is_allowed(operation, Resource(ResourceKind.TOPIC, topic), is_audited=is_audited)
+        known = connection.allowed_topics
+        if known.generation != broker.authorizer.generation or len(known.operations) >= ALLOWED_TOPICS_MAX:
+            known.restart(broker.authorizer.generation)
+        if (operation, topic) in known.operations:
+            return True
+        is_allowed = self.is_allowed(operation, Resource(ResourceKind.TOPIC, topic), is_audited=is_audited)
+        if is_allowed:
+            known.operations.add((operation, topic))
+        return is_allowed
 
     def may_some(self, operation: Operation, kind: ResourceKind) -> bool:
         """Whether the operation is allowed on some resource of a kind."""
