@@ -1,12 +1,14 @@
 """Every client library authenticates by SASL: produces, consumes in a group, uses transactions, renews sessions."""
 
 import asyncio
+import json
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import aiokafka
 import confluent_kafka
+import jwt
 import kafka
 import pytest
 from confluent_kafka.admin import (
@@ -16,6 +18,7 @@ from confluent_kafka.admin import (
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from moldau.testing import Broker
 
@@ -159,6 +162,80 @@ def test_wrong_password_keeps_aiokafka_from_starting(secured: Broker, mechanism:
             await producer.stop()
 
     asyncio.run(asyncio.wait_for(run(), WAIT_S))
+
+
+KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+
+@pytest.fixture(scope="module")
+def with_tokens(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker that accepts tokens, with the issuer's keys in a file."""
+    keys = tmp_path_factory.mktemp("issuer") / "keys.json"
+    public = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(KEY.public_key()))
+    keys.write_text(json.dumps({"keys": [{**public, "kid": "1"}]}))
+    tokens = {
+        "sasl.enabled.mechanisms": "OAUTHBEARER",
+        "sasl.oauthbearer.jwks.endpoint.url": keys.as_uri(),
+        "sasl.oauthbearer.expected.audience": "kafka",
+        "connections.max.reauth.ms": LIFETIME_MS,
+    }
+    with Broker(listen=None, settings=settings(**tokens)) as broker:
+        yield broker
+
+
+def token(lifetime_s: float, audience: str = "kafka") -> tuple[str, float]:
+    """Return a token of the issuer, and when it expires."""
+    expires_s = time.time() + lifetime_s
+    claims = {"sub": USER, "aud": audience, "exp": expires_s}
+    return jwt.encode(claims, KEY, algorithm="RS256", headers={"kid": "1"}), expires_s
+
+
+def test_librdkafka_authenticates_by_token_and_renews_its_session(with_tokens: Broker) -> None:
+    errors: list[confluent_kafka.KafkaError] = []
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": with_tokens.bootstrap_servers,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "OAUTHBEARER",
+            "oauth_cb": lambda _: token(60),
+            "error_cb": errors.append,
+        }
+    )
+    delivered: list[int] = []
+    until = time.monotonic() + 2.5 * LIFETIME_MS / 1000
+    while time.monotonic() < until:
+        producer.produce("tokens", b"a", on_delivery=lambda error, _: delivered.append(0 if error is None else 1))
+        producer.poll(0.1)
+    assert producer.flush(WAIT_S) == 0
+    assert delivered
+    assert not any(delivered)
+    assert not errors
+
+
+def test_aiokafka_authenticates_by_token(with_tokens: Broker) -> None:
+    class Provider(aiokafka.abc.AbstractTokenProvider):
+        def __init__(self, audience: str) -> None:
+            self.audience = audience
+
+        async def token(self) -> str:
+            return token(60, self.audience)[0]
+
+    async def run(audience: str) -> int:
+        producer = aiokafka.AIOKafkaProducer(
+            bootstrap_servers=with_tokens.bootstrap_servers,
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism="OAUTHBEARER",
+            sasl_oauth_token_provider=Provider(audience),
+        )
+        try:
+            await producer.start()
+            return int((await producer.send_and_wait("aio-tokens", b"a")).offset)
+        finally:
+            await producer.stop()
+
+    assert asyncio.run(asyncio.wait_for(run("kafka"), WAIT_S)) == 0
+    with pytest.raises(aiokafka.errors.KafkaConnectionError):
+        asyncio.run(asyncio.wait_for(run("another"), WAIT_S))
 
 
 def test_credentials_are_described_and_deleted_by_librdkafka(secured: Broker) -> None:

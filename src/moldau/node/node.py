@@ -30,6 +30,7 @@ from moldau.model.units import SECOND_MS
 from moldau.node.configuration import Configuration
 from moldau.node.identity import identify, random_id
 from moldau.node.peer_security import peer_securities
+from moldau.node.ports.urls import fetch_document
 from moldau.storage.files import SyncFailed
 from moldau.storage.log_dir import LogDir
 from moldau.wire.messages import BrokerRegistrationRequest, ControllerRegistrationRequest
@@ -147,6 +148,7 @@ class Node:
             ports.clock,
             ports.random,
             settings.delegation_token_secret_key,
+            fetch_document,
             lambda: self._metadata.local_credentials,
         )
         meter = self.broker.authentication_meter

@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from moldau.broker.authentication.tokens import FetchKeys, TokenValidator, require_jwt
 from moldau.broker.configs.resolution import BrokerTexts
-from moldau.broker.configs.sasl_settings import SaslSettings, jaas_of, sasl_settings_of
+from moldau.broker.configs.sasl_settings import SaslSettings, jaas_of, oauth_settings_of, sasl_settings_of
 from moldau.machines.access import plain, scram
 from moldau.machines.access.exchange import USER, ServerExchange
+from moldau.machines.access.oauthbearer import OAUTHBEARER, OAuthBearerServer
 from moldau.machines.access.scram import ScramCredential, ScramMechanism, ScramServer, ScramUser, TokenSecret
 from moldau.machines.metadata.image import MetadataImage
 from moldau.model.errors import InvalidConfig
@@ -20,7 +22,7 @@ from moldau.model.settings import shorten
 
 log = logging.getLogger(__name__)
 
-SUPPORTED: Final = (plain.PLAIN, *scram.MECHANISMS)
+SUPPORTED: Final = (plain.PLAIN, *scram.MECHANISMS, OAUTHBEARER)
 _DUMMY_BYTES: Final = 32
 
 
@@ -32,6 +34,7 @@ class Credentials:
     clock: Clock
     random: Random
     token_secret: str | None = field(default=None, repr=False)
+    fetch: FetchKeys | None = None  # documents at a URL, for OAUTHBEARER
     local: Callable[[], Mapping[ScramUser, ScramCredential]] = dict  # of a node that has no image yet
 
     def scram(self, name: str, mechanism: ScramMechanism) -> ScramCredential | None:
@@ -69,7 +72,21 @@ def check_listener(listener: str, texts: Mapping[str, str]) -> tuple[str, ...]:
         raise InvalidConfig(
             f'Listener {listener} offers PLAIN: set {prefix}.plain.sasl.jaas.config with user_NAME="password" options.'
         )
+    if OAUTHBEARER in names:
+        _check_oauth(listener, texts)
     return names
+
+
+def _check_oauth(listener: str, texts: Mapping[str, str]) -> None:
+    settings = oauth_settings_of(texts, listener)
+    if settings.unsecured_tokens:
+        return
+    require_jwt()
+    if not settings.jwks_url:
+        raise InvalidConfig(
+            f"Listener {listener} offers OAUTHBEARER: set sasl.oauthbearer.jwks.endpoint.url to the issuer's keys "
+            "(or, for development, moldau.sasl.oauthbearer.unsecured.tokens=true)."
+        )
 
 
 class Mechanisms:
@@ -91,6 +108,11 @@ class Mechanisms:
             jaas = jaas_of(texts, listener, name)
             users, dummy = jaas.users if jaas is not None else {}, self._secret.hex()
             return lambda: plain.PlainServer(users, dummy)
+        if name == OAUTHBEARER:
+            fetch = self._credentials.fetch
+            assert fetch is not None
+            validator = TokenValidator(oauth_settings_of(texts, listener), self._credentials.clock, fetch)
+            return lambda: OAuthBearerServer(validator.validate)
         mechanism = scram.MECHANISMS[name]
         return lambda: self._scram(mechanism)
 

@@ -13,7 +13,7 @@ from moldau.broker.configs.group_settings import LagSettings, OffsetsTopicSettin
 from moldau.broker.configs.quorum_settings import MemberSettings
 from moldau.broker.configs.quota_settings import QuotaSettings
 from moldau.broker.configs.replica_settings import ReplicaSettings
-from moldau.broker.configs.sasl_settings import SaslSettings, TokenSettings
+from moldau.broker.configs.sasl_settings import OAuthSettings, SaslSettings, TokenSettings
 from moldau.broker.configs.topic_defaults import log_defaults
 from moldau.broker.configs.transaction_settings import PartitionVerificationSettings, StateTopicSettings
 from moldau.machines.groups.settings import GroupSettings
@@ -418,6 +418,7 @@ class BrokerSettings(
     MetadataLogSettings,
     ObservabilitySettings,
     SaslSettings,
+    OAuthSettings,
     TokenSettings,
     AccessSettings,
 ):

@@ -93,6 +93,35 @@ class SaslSettings:
     )
 
 
+_OAUTH: Final = "sasl.oauthbearer"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OAuthSettings:
+    """Tokens of OAUTHBEARER: JSON Web Tokens of one issuer."""
+
+    jwks_url: str | None = setting(
+        f"{_OAUTH}.jwks.endpoint.url", None, doc="The URL of the issuer's keys, which begins with https:// or file:///."
+    )
+    jwks_refresh_ms: int = setting(
+        f"{_OAUTH}.jwks.endpoint.refresh.ms", HOUR_MS, doc="The issuer's keys are fetched again after this time."
+    )
+    issuer: str | None = setting(f"{_OAUTH}.expected.issuer", None, doc="The accepted issuer; unset accepts any.")
+    audience: tuple[str, ...] = setting(
+        f"{_OAUTH}.expected.audience", (), doc="The accepted audiences; empty accepts any."
+    )
+    clock_skew_seconds: int = setting(
+        f"{_OAUTH}.clock.skew.seconds", 30, kind=Kind.INT, doc="How far the clock of the issuer may differ."
+    )
+    scope_claim: str = setting(f"{_OAUTH}.scope.claim.name", "scope", doc="The claim with the scope of a token.")
+    sub_claim: str = setting(f"{_OAUTH}.sub.claim.name", "sub", doc="The claim with the name of the user.")
+    unsecured_tokens: bool = setting(
+        "moldau.sasl.oauthbearer.unsecured.tokens",
+        False,
+        doc="Accept tokens without signature, and no others: any client can make them. For development only.",
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class TokenSettings:
     """Delegation tokens (KIP-48)."""
@@ -145,3 +174,8 @@ def jaas_of(texts: Mapping[str, str], listener: str, mechanism: str) -> JaasConf
     narrow = {name: text for name, text in texts.items() if name != JAAS}
     text = listener_texts(narrow, listener, mechanism).get(JAAS)
     return None if text is None else parse_jaas(text)
+
+
+def oauth_settings_of(texts: Mapping[str, str], listener: str) -> OAuthSettings:
+    """Return the settings for OAUTHBEARER of a listener."""
+    return parse_settings(OAuthSettings, listener_texts(texts, listener, "oauthbearer"))

@@ -16,7 +16,7 @@ from moldau.model.kafka_settings.row import (
     one_of_in_any_case,
     row,
 )
-from moldau.model.units import HOUR_MS, MINUTE_MS, SECOND_MS
+from moldau.model.units import MINUTE_MS, SECOND_MS
 
 TLS: Final = (
     row("ssl.allow.dn.changes", BOOLEAN, False, "Allow a renewed certificate to change its distinguished name."),
@@ -136,11 +136,6 @@ OAUTH: Final = (
     row(f"{_TOKENS}.assertion.template.file", STRING, None, "File with additional claims."),
     row(f"{_TOKENS}.client.credentials.client.id", STRING, None, "The client's id at the token service."),
     row(f"{_TOKENS}.client.credentials.client.secret", PASSWORD, None, "The client's secret at the token service."),
-    row(f"{_TOKENS}.clock.skew.seconds", INT, 30, "Allowed clock skew."),
-    row(f"{_TOKENS}.expected.audience", LIST, (), "Accepted audiences of tokens."),
-    row(f"{_TOKENS}.expected.issuer", STRING, None, "Accepted issuer of tokens."),
-    row(f"{_TOKENS}.jwks.endpoint.url", STRING, None, "URL of the issuer's keys."),
-    row(f"{_TOKENS}.jwks.endpoint.refresh.ms", LONG, HOUR_MS, "Refresh interval of the issuer's keys."),
     row(f"{_TOKENS}.jwks.endpoint.retry.backoff.ms", LONG, 100, "Initial retry backoff of key requests."),
     row(
         f"{_TOKENS}.jwks.endpoint.retry.backoff.max.ms", LONG, 10 * SECOND_MS, "Maximum retry backoff of key requests."
@@ -158,8 +153,6 @@ OAUTH: Final = (
         "Class that validates tokens.",
     ),
     row(f"{_TOKENS}.scope", STRING, None, "Requested scope."),
-    row(f"{_TOKENS}.scope.claim.name", STRING, "scope", "The claim that holds the scope."),
-    row(f"{_TOKENS}.sub.claim.name", STRING, "sub", "The claim that holds the user."),
     row(f"{_TOKENS}.token.endpoint.url", STRING, None, "URL of the token endpoint."),
 )
 
