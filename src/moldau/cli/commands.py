@@ -13,6 +13,7 @@ COMMANDS: Final[dict[str, str]] = {
     "group": "moldau.cli.groups:app",
     "acl": "moldau.cli.acls:app",
     "txn": "moldau.cli.transactions:app",
+    "quota": "moldau.cli.quotas:app",
     "produce": "moldau.cli.produce:app",
     "consume": "moldau.cli.consume:app",
     "pipeline": "moldau.cli.pipelines:app",
