@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import pytest
 from broker_scene import CONTROLLER, WITH_CONTROLLER, Scene, on_broker
 
 from moldau.machines.metadata.features import SUPPORTED_FEATURES
@@ -207,11 +208,86 @@ def update(feature: str, level: int, **fields: Any) -> m.UpdateFeaturesRequest:
     return m.UpdateFeaturesRequest(feature_updates=[each])
 
 
+def release_update(*more: tuple[str, int], validate_only: bool = False) -> m.UpdateFeaturesRequest:
+    """What `kafka-features upgrade --release-version 4.3` sends."""
+    wanted = {
+        "metadata.version": 30,
+        "kraft.version": 1,
+        "transaction.version": 2,
+        "group.version": 1,
+        "eligible.leader.replicas.version": 1,
+        **dict(more),
+    }
+    updates = [
+        m.UpdateFeaturesRequest.FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=1)
+        for name, level in wanted.items()
+    ]
+    return m.UpdateFeaturesRequest(feature_updates=updates, timeout_ms=10_000, validate_only=validate_only)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_release_upgrade_raises_served_features_and_reports_the_others(version: int) -> None:
+    async def script(scene: Scene) -> None:
+        talker = await scene.connect()
+        metadata = scene.node.broker.metadata
+        unserved = (("share.version", 1), ("streams.version", 1))
+        answer = await talker.ask(version, release_update(*unserved, validate_only=True))
+        assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
+        assert metadata.image.features["metadata.version"] < 30
+        answer = await talker.ask(version, release_update(*unserved))
+        assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
+        assert answer.error_message.startswith("Not supported by this version: share.version, streams.version.")
+        if version == 1:
+            rejected = {each.feature for each in answer.results if each.error_code}
+            assert rejected == {"share.version", "streams.version"}
+        assert metadata.image.features["metadata.version"] == 30
+        assert metadata.image.features["group.version"] == 1
+        assert metadata.quorum.machine.kraft_version == 1
+        answer = await talker.ask(version, release_update())
+        assert (answer.error_code, answer.error_message or None) == (0, None)
+        answer = await talker.ask(version, release_update(("transaction.version", 9)))
+        assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
+
+    play(script)
+
+
+def test_rejected_feature_leaves_the_whole_release_upgrade_undone() -> None:
+    async def script(scene: Scene) -> None:
+        talker = await scene.connect()
+        before = dict(scene.node.broker.metadata.image.features)
+        answer = await talker.ask(2, release_update(("no.such", 1)))
+        assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
+        assert "no.such" in answer.error_message
+        assert scene.node.broker.metadata.image.features == before
+
+    play(script)
+
+
+def test_features_are_published_as_kafka_does() -> None:
+    async def script(scene: Scene) -> None:
+        talker = await scene.connect()
+        request = m.ApiVersionsRequest(client_software_name="test", client_software_version="1")
+        answer = await talker.ask(4, request)
+        supported = {each.name: (each.min_version, each.max_version) for each in answer.supported_features}
+        assert supported == {
+            "metadata.version": (19, 30),
+            "kraft.version": (0, 1),
+            "transaction.version": (0, 2),
+            "group.version": (0, 1),
+            "eligible.leader.replicas.version": (0, 1),
+        }
+        finalized = {each.name: each.max_version_level for each in answer.finalized_features}
+        assert finalized["group.version"] == 1
+
+    play(script)
+
+
 def test_features_are_upgraded_and_downgraded_in_every_version() -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
         metadata = scene.node.broker.metadata
         answer = await talker.ask(0, update(ELR_FEATURE, 0))
+        assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
         assert [each.error_code for each in answer.results] == [ErrorCode.INVALID_UPDATE_VERSION]
         answer = await talker.ask(0, update(ELR_FEATURE, 0, allow_downgrade=True))
         assert [each.error_code for each in answer.results] == [0]

@@ -69,7 +69,7 @@ def test_quotas_are_set_listed_and_deleted(moldau: Moldau) -> None:
         (("set", "--user", "a", "--default-user", "--produce", "1"), 2, "exclude each other"),
         (("set", "--user", "a", "--ip", "::1", "--produce", "1"), 2, "cannot be combined"),
         (("set", "--user", "a", "--connections", "1"), 1, "Invalid configuration key connection_creation_rate"),
-        (("delete", "--user", "nobody"), 1, "user=nobody has no quota"),
+        (("delete", "--user", "stranger"), 1, "user=stranger has no quota"),
     ],
 )
 def test_invalid_quota_commands_are_rejected(

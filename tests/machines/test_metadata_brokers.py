@@ -11,7 +11,12 @@ from moldau.machines.metadata import (
     Registration,
     VersionRange,
 )
-from moldau.machines.metadata.features import SUPPORTED_FEATURES, TRANSACTION_VERSION_FEATURE, UpgradeType
+from moldau.machines.metadata.features import (
+    GROUP_VERSION_FEATURE,
+    SUPPORTED_FEATURES,
+    TRANSACTION_VERSION_FEATURE,
+    UpgradeType,
+)
 from moldau.machines.metadata.image import ELR_FEATURE, ControllerImage, PartitionImage
 from moldau.machines.metadata.producer_ids import BLOCK_LENGTH, PRODUCER_ID_MAX
 from moldau.machines.metadata.records import (
@@ -194,6 +199,7 @@ def test_new_cluster_starts_at_the_level_of_this_software() -> None:
     assert scene.machine.image.features == {
         METADATA_VERSION_FEATURE: METADATA_VERSION,
         ELR_FEATURE: 1,
+        GROUP_VERSION_FEATURE: 1,
         TRANSACTION_VERSION_FEATURE: 2,
     }
     assert scene.machine.image.broker_configs(None) == {"min.insync.replicas": "1"}

@@ -5,7 +5,7 @@ from typing import Final
 
 from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.handlers.contexts import QuorumContext
-from moldau.machines.metadata.features import FeatureUpdate, FeatureUpdated, UpgradeType
+from moldau.machines.metadata.features import UNSERVED_FEATURES, FeatureUpdate, FeatureUpdated, UpgradeType
 from moldau.machines.raft import (
     KRAFT_VERSION,
     KRAFT_VERSION_FEATURE,
@@ -23,30 +23,51 @@ Result = UpdateFeaturesResponse.UpdatableFeatureResult
 
 
 async def handle(request: UpdateFeaturesRequest, context: QuorumContext) -> UpdateFeaturesResponse:
-    """Apply all updates or none; from version 2 on the response has one error for all."""
+    """Apply all updates or none, except for features of Kafka that are not served here: they are reported."""
     context.authorize(Operation.ALTER, CLUSTER)
     updates = [_update(each, context.api_version) for each in request.feature_updates]
-    if any(each.name == KRAFT_VERSION_FEATURE for each in updates):
-        outcomes = [await _upgrade_kraft_version(updates, request, context)]
-    else:
-        outcomes = await context.broker.metadata.write(
-            lambda machine: machine.decide_update_features(updates, validate_only=request.validate_only)
+    kraft_updates = [each for each in updates if each.name == KRAFT_VERSION_FEATURE]
+    others = [each for each in updates if each.name != KRAFT_VERSION_FEATURE]
+    if len(kraft_updates) > 1:
+        raise InvalidRequest(f"Feature {KRAFT_VERSION_FEATURE} appears more than once.")
+    outcomes = [await _upgrade_kraft_version(each, request, context, validate_only=True) for each in kraft_updates]
+    is_rejected = any(each.error for each in outcomes)
+    if others:
+        changed = await context.broker.metadata.write(
+            lambda machine: machine.decide_update_features(others, validate_only=request.validate_only or is_rejected)
         )
-    if context.api_version < ONE_ERROR_FROM:
-        return UpdateFeaturesResponse(results=[_result(each) for each in outcomes])
-    rejected = next((each for each in outcomes if each.error), None)
-    if rejected is None:
-        return UpdateFeaturesResponse()
-    return UpdateFeaturesResponse(error_code=int(rejected.error), error_message=rejected.message)
+        outcomes.extend(changed)
+    if kraft_updates and not request.validate_only and not _blocking(outcomes):
+        outcomes[0] = await _upgrade_kraft_version(kraft_updates[0], request, context, validate_only=False)
+    return _response(outcomes, context.api_version)
+
+
+def _blocking(outcomes: Sequence[FeatureUpdated]) -> list[FeatureUpdated]:
+    """The errors that reject the whole request."""
+    return [each for each in outcomes if each.error and each.name not in UNSERVED_FEATURES]
+
+
+def _response(outcomes: Sequence[FeatureUpdated], version: int) -> UpdateFeaturesResponse:
+    """An error of one feature is the error of the response, too."""
+    response = UpdateFeaturesResponse()
+    if version < ONE_ERROR_FROM:
+        response.results = [_result(each) for each in outcomes]
+    blocking = _blocking(outcomes)
+    unserved = [each for each in outcomes if each.error and each.name in UNSERVED_FEATURES]
+    rejected = next(iter(blocking or unserved), None)
+    if rejected is not None:
+        response.error_code, response.error_message = int(rejected.error), rejected.message
+    if unserved and not blocking:
+        updated = ", ".join(each.name for each in outcomes if not each.error) or "none"
+        names = ", ".join(each.name for each in unserved)
+        response.error_message = f"Not supported by this version: {names}. Updated features: {updated}."
+    return response
 
 
 async def _upgrade_kraft_version(
-    updates: Sequence[FeatureUpdate], request: UpdateFeaturesRequest, context: QuorumContext
+    update: FeatureUpdate, request: UpdateFeaturesRequest, context: QuorumContext, *, validate_only: bool
 ) -> FeatureUpdated:
     """Raise kraft.version, which is a record of the quorum's own log and cannot be lowered."""
-    update, *others = updates
-    if others:
-        raise InvalidRequest(f"{KRAFT_VERSION_FEATURE} must be updated in a request of its own.")
     quorum = context.broker.metadata.quorum
     if update.level != KRAFT_VERSION and update.level != quorum.machine.kraft_version:
         raise InvalidUpdateVersion(
@@ -57,9 +78,7 @@ async def _upgrade_kraft_version(
         return FeatureUpdated(update.name)
 
     def event(ticket: Ticket) -> KRaftUpgradeRequested:
-        return KRaftUpgradeRequested(
-            ticket=ticket, timeout_ms=request.timeout_ms, is_validate_only=request.validate_only
-        )
+        return KRaftUpgradeRequested(ticket=ticket, timeout_ms=request.timeout_ms, is_validate_only=validate_only)
 
     response: RespondToVoterChange = await quorum.ask(event)
     if response.error is ErrorCode.NOT_LEADER_OR_FOLLOWER:

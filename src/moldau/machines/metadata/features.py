@@ -25,9 +25,16 @@ from moldau.wire import messages
 TRANSACTION_VERSION_FEATURE: Final = "transaction.version"
 TRANSACTION_VERSION: Final = 2  # an epoch per transaction; clients follow the finalized level
 
+GROUP_VERSION_FEATURE: Final = "group.version"
+GROUP_VERSION: Final = 1  # the consumer protocol of KIP-848, which is served at every level
+
+UNSERVED_FEATURES: Final = frozenset({"share.version", "streams.version"})
+"""Features of Kafka 4.3 that this version does not serve. An upgrade to a release of Kafka names them, too."""
+
 SUPPORTED_FEATURES: Final[Mapping[str, VersionRange]] = {
     METADATA_VERSION_FEATURE: VersionRange(METADATA_VERSION_LOWEST, METADATA_VERSION_HIGHEST),
     ELR_FEATURE: VersionRange(0, 1),
+    GROUP_VERSION_FEATURE: VersionRange(0, GROUP_VERSION),
     TRANSACTION_VERSION_FEATURE: VersionRange(0, TRANSACTION_VERSION),
 }
 """Features supported by this version; sent with registrations and in ApiVersions responses."""
@@ -65,6 +72,7 @@ def bootstrap_records(settings: MetadataSettings) -> list[Record]:
         messages.FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=METADATA_VERSION),
         *first_safety_records(settings),
         messages.FeatureLevelRecord(name=ELR_FEATURE, feature_level=1),
+        messages.FeatureLevelRecord(name=GROUP_VERSION_FEATURE, feature_level=GROUP_VERSION),
         messages.FeatureLevelRecord(name=TRANSACTION_VERSION_FEATURE, feature_level=TRANSACTION_VERSION),
     ]
 
@@ -76,7 +84,7 @@ def decide_update_features(
     supported: Mapping[str, VersionRange] = SUPPORTED_FEATURES,
     validate_only: bool = False,
 ) -> Decision[Record, list[FeatureUpdated]]:
-    """Update features atomically: one invalid update rejects all."""
+    """Update features atomically: one invalid update rejects all, except for features that are not served here."""
     records: list[Record] = []
     outcomes: dict[str, FeatureUpdated] = {}
     for update in updates:
@@ -91,7 +99,7 @@ def decide_update_features(
         except KafkaError as error:
             outcomes[update.name] = FeatureUpdated(update.name, error.code, error.message)
     _check_dependency(view.image, updates, outcomes)
-    is_refused = any(outcome.error for outcome in outcomes.values())
+    is_refused = any(outcome.error for name, outcome in outcomes.items() if name not in UNSERVED_FEATURES)
     return respond(list(outcomes.values()), () if validate_only or is_refused else records)
 
 
