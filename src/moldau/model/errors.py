@@ -409,16 +409,40 @@ class SaslAuthenticationFailed(KafkaError):
     code = ErrorCode.SASL_AUTHENTICATION_FAILED
 
 
+class DelegationTokenAuthDisabled(KafkaError):
+    code = ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
+
+
+class DelegationTokenNotFound(KafkaError):
+    code = ErrorCode.DELEGATION_TOKEN_NOT_FOUND
+
+
+class DelegationTokenOwnerMismatch(KafkaError):
+    code = ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH
+
+
+class DelegationTokenRequestNotAllowed(KafkaError):
+    code = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+
+
+class DelegationTokenAuthorizationFailed(KafkaError):
+    code = ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
+
+
+class DelegationTokenExpired(KafkaError):
+    code = ErrorCode.DELEGATION_TOKEN_EXPIRED
+
+
+class InvalidPrincipalType(KafkaError):
+    code = ErrorCode.INVALID_PRINCIPAL_TYPE
+
+
 class UnacceptableCredential(KafkaError):
     code = ErrorCode.UNACCEPTABLE_CREDENTIAL
 
 
 class ResourceNotFound(KafkaError):
     code = ErrorCode.RESOURCE_NOT_FOUND
-
-
-class DelegationTokenAuthorizationFailed(KafkaError):
-    code = ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
 
 
 class PrincipalDeserializationFailed(KafkaError):

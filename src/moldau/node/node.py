@@ -12,6 +12,7 @@ from moldau.broker.configs.access_settings import parse_super_users
 from moldau.broker.configs.validation import ConfigValidator
 from moldau.broker.controllers.lifecycle import BrokerLifecycle
 from moldau.broker.controllers.registration import ControllerRegistration
+from moldau.broker.controllers.token_expiry import TokenExpiry
 from moldau.broker.drivers.membership import Membership, fixed_voters
 from moldau.broker.drivers.metadata import MetadataDriver
 from moldau.broker.handlers.table import served_apis
@@ -60,6 +61,7 @@ class Node:
         self._authorizer = authorizer
         self._process_lines = process_lines
         self._metrics: Listener | None = None
+        self._token_expiry: TokenExpiry | None = None  # if the node is a controller
         self._lifecycle: BrokerLifecycle | None = None  # if the node is a broker
         self._registration_loop: ControllerRegistration | None = None  # if the node is a controller with a listener
 
@@ -241,6 +243,8 @@ class Node:
     def _control(self) -> None:
         """Start failure detection, which runs while this controller is active, and register the controller."""
         self.broker.failure_detector.start()
+        self._token_expiry = TokenExpiry(self.broker)
+        self._token_expiry.start()
         if self._configuration.listeners.for_controllers:
             self._registration_loop = ControllerRegistration(self.broker.controller, self._controller_registration())
             self._registration_loop.start()
@@ -332,6 +336,8 @@ class Node:
     async def _stop(self) -> None:
         if self._lifecycle is not None:
             await self._lifecycle.shut_down()
+        if self._token_expiry is not None:
+            await self._token_expiry.close()
         if self._registration_loop is not None:
             await self._registration_loop.close()
         await self._listeners.close_for_clients()

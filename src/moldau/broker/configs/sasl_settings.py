@@ -135,21 +135,18 @@ class TokenSettings:
     delegation_token_max_lifetime_ms: int = setting(
         "delegation.token.max.lifetime.ms",
         7 * DAY_MS,
-        has_effect=False,
         at_least=1,
         doc="A delegation token cannot be renewed beyond this time.",
     )
     delegation_token_expiry_time_ms: int = setting(
         "delegation.token.expiry.time.ms",
         DAY_MS,
-        has_effect=False,
         at_least=1,
         doc="A delegation token that is not renewed expires after this time.",
     )
     delegation_token_expiry_check_interval_ms: int = setting(
         "delegation.token.expiry.check.interval.ms",
         HOUR_MS,
-        has_effect=False,
         at_least=1,
         doc="Expired delegation tokens are removed in this interval.",
     )

@@ -27,6 +27,7 @@ from moldau.broker.handlers import (
     consumer_group_heartbeat,
     controller_registration,
     create_acls,
+    create_delegation_token,
     create_partitions,
     create_topics,
     delete_acls,
@@ -37,6 +38,7 @@ from moldau.broker.handlers import (
     describe_client_quotas,
     describe_cluster,
     describe_configs,
+    describe_delegation_token,
     describe_groups,
     describe_log_dirs,
     describe_producers,
@@ -48,6 +50,7 @@ from moldau.broker.handlers import (
     end_quorum_epoch,
     end_txn,
     envelope,
+    expire_delegation_token,
     fetch,
     fetch_snapshot,
     find_coordinator,
@@ -68,9 +71,11 @@ from moldau.broker.handlers import (
     offset_for_leader_epoch,
     produce,
     remove_raft_voter,
+    renew_delegation_token,
     sasl_authenticate,
     sasl_handshake,
     sync_group,
+    token_requests,
     txn_offset_commit,
     unregister_broker,
     update_features,
@@ -92,14 +97,17 @@ from moldau.wire.messages import (
     BrokerHeartbeatResponse,
     ConsumerGroupHeartbeatResponse,
     ControllerRegistrationResponse,
+    CreateDelegationTokenResponse,
     DescribeAclsResponse,
     DescribeClusterResponse,
+    DescribeDelegationTokenResponse,
     DescribeLogDirsResponse,
     DescribeQuorumResponse,
     DescribeUserScramCredentialsResponse,
     EndQuorumEpochResponse,
     EndTxnResponse,
     EnvelopeResponse,
+    ExpireDelegationTokenResponse,
     FetchSnapshotResponse,
     HeartbeatResponse,
     LeaveGroupResponse,
@@ -109,6 +117,7 @@ from moldau.wire.messages import (
     ListTransactionsResponse,
     OffsetDeleteResponse,
     RemoveRaftVoterResponse,
+    RenewDelegationTokenResponse,
     SaslAuthenticateResponse,
     SaslHandshakeResponse,
     SyncGroupResponse,
@@ -334,6 +343,20 @@ def _node_apis() -> list[Api]:
     ]
 
 
+def _token_apis() -> list[Api]:
+    """Delegation tokens. The broker of the client checks how the client has authenticated, before it forwards."""
+    create, renew, expire = create_delegation_token, renew_delegation_token, expire_delegation_token
+    changes = [
+        _controller(38, "CreateDelegationToken", 1, 3, create, with_error_code(CreateDelegationTokenResponse)),
+        _controller(39, "RenewDelegationToken", 1, 2, renew, with_error_code(RenewDelegationTokenResponse)),
+        _controller(40, "ExpireDelegationToken", 1, 2, expire, with_error_code(ExpireDelegationTokenResponse)),
+    ]
+    for api in changes:
+        api.handle = token_requests.checked(api.handle)
+    describe = with_error_code(DescribeDelegationTokenResponse)
+    return [*changes, _api(41, "DescribeDelegationToken", 1, 3, describe_delegation_token, describe)]
+
+
 def _sasl_apis() -> list[Api]:
     """Authentication, and credentials of users. The gate of a connection handles the first two before it is open."""
     return [
@@ -348,6 +371,7 @@ def _sasl_apis() -> list[Api]:
             with_error_code(DescribeUserScramCredentialsResponse),
         ),
         _controller(51, "AlterUserScramCredentials", 0, 0, alter_user_scram_credentials),
+        *_token_apis(),
     ]
 
 

@@ -14,6 +14,7 @@ from moldau.machines.metadata import (
     configs,
     controllers,
     credentials,
+    delegation_tokens,
     elect_leaders,
     features,
     heartbeats,
@@ -27,7 +28,7 @@ from moldau.machines.metadata import (
 from moldau.machines.metadata.builder import ImageBuilder
 from moldau.machines.metadata.cluster_view import ClusterView
 from moldau.machines.metadata.delta import MetadataDelta, delta_between
-from moldau.machines.metadata.image import ControllerImage, MetadataImage
+from moldau.machines.metadata.image import ControllerImage, DelegationToken, MetadataImage
 from moldau.machines.metadata.mutation_quota import UNLIMITED, MutationQuota
 from moldau.machines.metadata.partition_index import PartitionIndex
 from moldau.machines.metadata.records import Record
@@ -239,6 +240,29 @@ class MetadataMachine:
 
     def decide_delete_acls(self, filters: Sequence[AclFilter]) -> Decision[Record, list[acls.AclsDeleted]]:
         return _bounded(acls.decide_delete_acls(self.image, filters))
+
+    def decide_create_token(
+        self, wanted: delegation_tokens.NewToken, limits: delegation_tokens.TokenLimits, now_ms: int
+    ) -> Decision[Record, DelegationToken]:
+        return delegation_tokens.decide_create_token(wanted, limits, now_ms)
+
+    def decide_renew_token(
+        self,
+        token_id: str | None,
+        principal: str,
+        period_ms: int,
+        limits: delegation_tokens.TokenLimits,
+        now_ms: int,
+    ) -> Decision[Record, int]:
+        return delegation_tokens.decide_renew_token(self.image, token_id, principal, period_ms, limits, now_ms)
+
+    def decide_expire_token(
+        self, token_id: str | None, principal: str, period_ms: int, now_ms: int
+    ) -> Decision[Record, int]:
+        return delegation_tokens.decide_expire_token(self.image, token_id, principal, period_ms, now_ms)
+
+    def decide_remove_expired_tokens(self, now_ms: int) -> Decision[Record, None]:
+        return delegation_tokens.decide_remove_expired_tokens(self.image, now_ms)
 
     def decide_update_features(
         self, updates: Sequence[features.FeatureUpdate], *, validate_only: bool = False

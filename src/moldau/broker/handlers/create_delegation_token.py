@@ -1,0 +1,44 @@
+"""CreateDelegationToken: a token by which others may authenticate as its owner (KIP-48)."""
+
+from uuid import UUID
+
+from moldau.broker.access import Operation, Resource, ResourceKind
+from moldau.broker.authentication.mechanisms import token_hmac
+from moldau.broker.handlers.token_requests import TokenContext, check_request, limits, split_principal
+from moldau.machines.metadata.delegation_tokens import NewToken
+from moldau.model.errors import DelegationTokenAuthorizationFailed
+from moldau.storage.log_dir import encode_id
+from moldau.wire.messages import CreateDelegationTokenRequest, CreateDelegationTokenResponse
+
+
+async def handle(request: CreateDelegationTokenRequest, context: TokenContext) -> CreateDelegationTokenResponse:
+    """Create a token for the client itself, or for an owner for whom it may create tokens."""
+    secret = check_request(context)
+    broker, requester = context.broker, context.principal
+    owner = requester
+    if request.owner_principal_name:
+        owner = f"{request.owner_principal_type}:{request.owner_principal_name}"
+    if owner != requester and not context.is_allowed(Operation.CREATE_TOKENS, Resource(ResourceKind.USER, owner)):
+        raise DelegationTokenAuthorizationFailed(f"Not authorized to create delegation tokens for {owner}.")
+    wanted = NewToken(
+        token_id=encode_id(UUID(bytes=broker.random.randbytes(16), version=4).bytes),
+        owner=owner,
+        requester=requester,
+        renewers=tuple(f"{each.principal_type}:{each.principal_name}" for each in request.renewers),
+        lifetime_ms=request.max_lifetime_ms,
+    )
+    token = await broker.metadata.write(
+        lambda machine: machine.decide_create_token(wanted, limits(context), context.now_ms)
+    )
+    (kind, name), (requester_kind, requester_name) = split_principal(owner), split_principal(requester)
+    return CreateDelegationTokenResponse(
+        principal_type=kind,
+        principal_name=name,
+        token_requester_principal_type=requester_kind,
+        token_requester_principal_name=requester_name,
+        issue_timestamp_ms=token.issued_at_ms,
+        expiry_timestamp_ms=token.expires_at_ms,
+        max_timestamp_ms=token.expires_at_most_ms,
+        token_id=token.token_id,
+        hmac=token_hmac(secret, token.token_id),
+    )
