@@ -228,7 +228,7 @@ REFUSED_RESOURCES = (
     (TOPIC, "", ErrorCode.INVALID_REQUEST),
     (BROKER, "seven", ErrorCode.INVALID_REQUEST),
     (BROKER, "7", ErrorCode.INVALID_REQUEST),
-    (BROKER_LOGGER, ME, ErrorCode.INVALID_REQUEST),
+    (BROKER_LOGGER, "7", ErrorCode.INVALID_REQUEST),
     (99, "x", ErrorCode.INVALID_REQUEST),
 )
 

@@ -28,6 +28,7 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    DYNAMIC_BROKER_LOGGER = 6
     GROUP = 8
 
 
@@ -224,3 +225,12 @@ def _described(
         documentation=setting.doc,
         synonyms=shown,
     )
+
+
+def describe_loggers(levels: Mapping[str, str], names: Collection[str] | None = None) -> list[DescribedSetting]:
+    """The levels of loggers, of all or of those with the given names."""
+    return [
+        DescribedSetting(name, level, ConfigSource.DYNAMIC_BROKER_LOGGER, False, False, Kind.STRING, "", ())
+        for name, level in levels.items()
+        if not names or name in names
+    ]

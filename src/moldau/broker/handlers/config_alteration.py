@@ -36,7 +36,7 @@ def rejection(resource: Resource, context: QuorumContext) -> KafkaError | None:
     if resource.type == ResourceType.GROUP and not resource.name:
         return InvalidRequest("The group id must not be empty.")
     if resource.type == ResourceType.BROKER_LOGGER:
-        return InvalidRequest("Broker loggers cannot be altered; set moldau.log.level instead.")
+        return InvalidRequest("Broker loggers are altered with IncrementalAlterConfigs, on the broker itself.")
     return None
 
 

@@ -9,9 +9,11 @@ from moldau.broker.configs.resolution import (
     describe_broker,
     describe_cluster,
     describe_group,
+    describe_loggers,
     describe_topic,
 )
 from moldau.broker.handlers.contexts import ClusterContext
+from moldau.broker.runtime.broker_loggers import logger_levels
 from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.machines.metadata.image import Resource, ResourceType
 from moldau.machines.metadata.topic_names import check_topic_name
@@ -67,6 +69,11 @@ def _describe(requested: Requested, context: ClusterContext) -> Sequence[Describ
         if requested.resource_name != str(broker.node_id):
             raise InvalidRequest(f"Broker {broker.node_id} cannot describe broker '{requested.resource_name}'.")
         return describe_broker(broker.texts, requested.configuration_keys)
+    if requested.resource_type == ResourceType.BROKER_LOGGER:
+        context.authorize(Operation.DESCRIBE_CONFIGS, CLUSTER)
+        if requested.resource_name != str(broker.node_id):
+            raise InvalidRequest(f"Broker {broker.node_id} cannot describe loggers of '{requested.resource_name}'.")
+        return describe_loggers(logger_levels(), requested.configuration_keys)
     if requested.resource_type == ResourceType.GROUP:
         return _describe_group(requested, context)
     raise InvalidRequest(f"Configs of resource type {requested.resource_type} cannot be described.")

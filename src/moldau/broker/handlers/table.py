@@ -64,6 +64,7 @@ from moldau.broker.handlers import (
     list_offsets,
     list_partition_reassignments,
     list_transactions,
+    logger_configs,
     metadata,
     offset_commit,
     offset_delete,
@@ -219,6 +220,8 @@ def served_apis() -> list[Api]:
         if api.name == "ApiVersions":
             api.unsupported_version_response = api_versions.unsupported_version_response
             api.handle = partial(api_versions.handle, apis=apis)
+        if api.name == "IncrementalAlterConfigs":
+            api.handle = partial(logger_configs.handle, forward=api.handle)
         if api.name == "Envelope":
             api.handle = partial(envelope.handle, apis={each.key: each for each in apis if each.is_forwarded})
     return apis
