@@ -4,7 +4,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -44,10 +44,11 @@ def dump(*files: Path, options: Sequence[str] = ("--print-data-log", "--deep-ite
 class ApacheKafka:
     """One node that is broker and controller. `with ApacheKafka(folder) as kafka:` formats the folder if it is new."""
 
-    def __init__(self, folder: Path, release: str = "4.0") -> None:
+    def __init__(self, folder: Path, release: str = "4.0", settings: Mapping[str, object] | None = None) -> None:
         self.data = folder
         self.release = release
         self.port, self._controller_port = _free_ports()
+        self._more_settings = settings or {}
         self._settings = folder.with_name(f"{folder.name}.properties")
         self._log = folder.with_name(f"{folder.name}.log")
         self._process: subprocess.Popen[bytes] | None = None
@@ -115,6 +116,7 @@ class ApacheKafka:
             "transaction.state.log.num.partitions": 1,
             "transaction.state.log.min.isr": 1,
             "group.initial.rebalance.delay.ms": 0,
+            **self._more_settings,
         }
         return "".join(f"{name}={value}\n" for name, value in settings.items())
 

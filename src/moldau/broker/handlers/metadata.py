@@ -145,7 +145,14 @@ def _result(
     except KafkaError as error:
         by_id = requested.topic_id != NO_TOPIC_ID
         name = None if by_id and context.api_version >= NULL_NAMES_FROM else requested.name or ""
-        return TopicResult(error_code=int(error.code), name=name, topic_id=requested.topic_id)
+        result = TopicResult(error_code=int(error.code), name=name, topic_id=requested.topic_id)
+        if name and request.include_topic_authorized_operations and not isinstance(error, TopicAuthorizationFailed):
+            result.topic_authorized_operations = _operations(name, context)
+        return result
+
+
+def _operations(name: str, context: ClusterContext) -> int:
+    return context.operations(Resource(ResourceKind.TOPIC, name), TOPIC_OPERATIONS)
 
 
 def _find(requested: Requested, context: ClusterContext, created: dict[str, KafkaError]) -> TopicImage:
@@ -177,8 +184,7 @@ def _describe(
         partitions=[_partition(index, each, reach, context) for index, each in enumerate(topic.partitions)],
     )
     if request.include_topic_authorized_operations:
-        resource = Resource(ResourceKind.TOPIC, topic.name)
-        result.topic_authorized_operations = context.operations(resource, TOPIC_OPERATIONS)
+        result.topic_authorized_operations = _operations(topic.name, context)
     return result
 
 

@@ -18,6 +18,7 @@ from moldau.model.ids import NO_EPOCH, NO_OFFSET
 from moldau.model.protocol import OFFSETS_TOPIC_IDS_FROM
 from moldau.wire.messages import OffsetFetchRequest, OffsetFetchResponse
 
+GROUP_ERROR_FROM: Final = 2
 MANY_GROUPS_FROM: Final = 8
 
 RequestedGroup = OffsetFetchRequest.OffsetFetchRequestGroup
@@ -68,13 +69,13 @@ async def _fetch(
             raise shard.unconfirmed_error()
         result = await shard.read(lambda machine: machine.fetch_offsets(requested, require_stable=require_stable))
     except KafkaError as error:
-        return _group_error(requested, error.code)
+        return _group_error(requested, error.code, context.api_version)
     if requested.topics is None:
         result.topics = _visible(result.topics, context)
     elif result.error_code == ErrorCode.NONE:
         result.topics = [*result.topics, *rejected]
     else:
-        return _group_error(requested, ErrorCode(result.error_code))
+        return _group_error(requested, ErrorCode(result.error_code), context.api_version)
     return result
 
 
@@ -112,9 +113,9 @@ def _visible(topics: Sequence[TopicResult], context: GroupContext) -> list[Topic
     return [topic for topic in visible if topic.name in image.topics]
 
 
-def _group_error(requested: RequestedGroup, error: ErrorCode) -> GroupResult:
-    """Versions before 8 repeat the error at each partition."""
-    topics = [_topic_error(topic, error) for topic in requested.topics or ()]
+def _group_error(requested: RequestedGroup, error: ErrorCode, version: int) -> GroupResult:
+    """The oldest versions have no error code for the group, so each partition carries it."""
+    topics = [] if version >= GROUP_ERROR_FROM else [_topic_error(topic, error) for topic in requested.topics or ()]
     return GroupResult(group_id=requested.group_id, error_code=int(error), topics=topics)
 
 
@@ -168,5 +169,5 @@ def _old_partition(result: Result) -> Any:
 def error_response(request: OffsetFetchRequest, error: KafkaError, version: int) -> OffsetFetchResponse:
     """Return the same error for every group."""
     if version < MANY_GROUPS_FROM:
-        return _in_old_form(_group_error(_in_new_form(request), error.code))
-    return OffsetFetchResponse(groups=[_group_error(requested, error.code) for requested in request.groups])
+        return _in_old_form(_group_error(_in_new_form(request), error.code, version))
+    return OffsetFetchResponse(groups=[_group_error(requested, error.code, version) for requested in request.groups])
