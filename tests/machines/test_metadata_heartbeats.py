@@ -129,3 +129,36 @@ def test_controlled_shutdown_moves_leaderships_and_is_then_allowed() -> None:
     epoch = scene.register(1, b"j" * 16, folder=b"f" * 16)  # in another folder, at once: it announced its shutdown
     assert epoch > broker.epoch
     assert not scene.machine.image.brokers[1].is_shutting_down
+
+
+def test_broker_with_offline_log_dir_leads_only_what_no_other_can() -> None:
+    scene = Scene(brokers=2)
+    scene.create_one(NewTopic("t", assignments=[(0, [1, 2]), (1, [2, 1])]))
+    scene.create_one(NewTopic("alone", assignments=[(0, [1])]))
+    assert report_log_dirs(scene, 1, is_offline=True) == (True, False, False)
+    assert [(partition(scene, index).leader, partition(scene, index).isr) for index in (0, 1)] == [(2, (2,))] * 2
+    alone = scene.machine.image.topics["alone"].partitions[0]
+    assert (alone.leader, alone.isr) == (1, (1,))
+    broker = scene.machine.image.brokers[1]
+    assert (broker.is_active, broker.is_fenced, broker.has_offline_log_dir) == (False, False, True)
+    assert report_log_dirs(scene, 1, is_offline=True) == (True, False, False)  # changes nothing more
+    assert report_log_dirs(scene, 1, is_offline=False) == (True, False, False)
+    assert scene.machine.image.brokers[1].is_active
+    assert partition(scene, 0).leader == 2  # it must catch up first
+
+
+def test_offline_log_dir_never_causes_an_unclean_election() -> None:
+    scene = Scene(brokers=2)
+    scene.create_one(NewTopic("t", assignments=[(0, [1, 2])], configs=(("unclean.leader.election.enable", "true"),)))
+    beat(scene, 2, fence=True)
+    beat(scene, 2)
+    assert partition(scene).isr == (1,)
+    report_log_dirs(scene, 1, is_offline=True)
+    assert (partition(scene).leader, partition(scene).isr) == (1, (1,))
+
+
+def report_log_dirs(scene: Scene, broker_id: int, *, is_offline: bool) -> HeartbeatResult:
+    broker = scene.machine.image.brokers[broker_id]
+    offline = (broker.directories[-1],) if is_offline else ()
+    heartbeat = BrokerHeartbeat(broker_id, broker.epoch, 10**6, offline_directories=offline)
+    return scene.run(scene.machine.decide_broker_heartbeat(heartbeat, 0.0))

@@ -15,6 +15,7 @@ async def handle(request: BrokerHeartbeatRequest, context: QuorumContext) -> Bro
         request.current_metadata_offset,
         wants_fence=request.want_fence,
         wants_shut_down=request.want_shut_down,
+        offline_directories=tuple(request.offline_log_dirs),
     )
     now_ms = context.broker.clock.monotonic_ms()
     response = await context.broker.metadata.write(lambda machine: machine.decide_broker_heartbeat(heartbeat, now_ms))

@@ -20,7 +20,7 @@ from moldau.model.errors import (
     StaleBrokerEpoch,
     UnsupportedVersion,
 )
-from moldau.model.ids import NO_EPOCH
+from moldau.model.ids import LOST_DIRECTORY, NO_EPOCH
 from moldau.wire import messages
 
 _FENCE, _UNFENCE, _AS_IT_WAS = 1, -1, 0
@@ -87,12 +87,16 @@ def _check_free(sessions: Sessions, known: BrokerImage, registration: Registrati
     A new incarnation in the same log directory proves that the previous one ended: the directory is locked while in
     use.
     """
-    is_same_folder = bool(known.directories) and known.directories == registration.directories
+    is_same_folder = bool(known.directories) and _directories(known) == registration.directories
     if sessions.is_alive(known.broker_id, known.epoch) and not known.is_shutting_down and not is_same_folder:
         raise DuplicateBrokerRegistration(
             "Another broker is registered with that broker id. If the broker was recently restarted this should "
             "self-resolve once the heartbeat manager expires the broker's session."
         )
+
+
+def _directories(broker: BrokerImage) -> tuple[bytes, ...]:
+    return tuple(each for each in broker.directories if each != LOST_DIRECTORY)
 
 
 def _check_features(image: MetadataImage, registration: Registration) -> None:
@@ -198,10 +202,26 @@ def fence_changes(view: ClusterView, broker: BrokerImage, *, fence: bool = False
     return _moves(broker.broker_id, [change, *changes], len(changes))
 
 
+def log_dir_changes(view: ClusterView, broker: BrokerImage, *, is_offline: bool) -> Moves:
+    """The broker's log dir went offline: move its leaderships where others can lead. Or it is online again."""
+    directories = _directories(broker)
+    if is_offline:
+        directories = (LOST_DIRECTORY, *directories)
+        changes = changes_without(view, broker.broker_id, keeps_last=True)
+    else:
+        changes = changes_with(view, broker.broker_id)
+    change = messages.BrokerRegistrationChangeRecord(
+        broker_id=broker.broker_id, broker_epoch=broker.epoch, log_dirs=list(directories)
+    )
+    return _moves(broker.broker_id, [change, *changes], len(changes))
+
+
 def decide_broker_change_continued(view: ClusterView, broker_id: int) -> Decision[Record, None]:
     """Continue with the next partitions of a fenced or unfenced broker."""
-    is_back = view.image.is_active(broker_id)
-    changes = changes_of_leaderless(view) if is_back else changes_without(view, broker_id)
+    if view.image.is_active(broker_id):
+        changes = changes_of_leaderless(view)
+    else:
+        changes = changes_without(view, broker_id, keeps_last=_can_be_read(view.image, broker_id))
     return respond(None, changes, _rest(broker_id, len(changes)))
 
 
@@ -215,6 +235,12 @@ def resume_broker_changes(view: ClusterView) -> list[SetTimer]:
     waited_for = (each for key in view.index.leaderless for each in view.topic(key).partitions[key.partition].replicas)
     back = next((broker_id for broker_id in waited_for if view.image.is_active(broker_id)), None)
     return [SetTimer(BrokerChangeContinued(each), 0) for each in (gone if back is None else [*gone, back])]
+
+
+def _can_be_read(image: MetadataImage, broker_id: int) -> bool:
+    """Whether it is inactive only because its log dir cannot be written."""
+    broker = image.brokers.get(broker_id)
+    return broker is not None and not broker.is_fenced and not broker.is_shutting_down
 
 
 def _moves(broker_id: int, records: Sequence[Record], changes: int) -> Moves:

@@ -4,17 +4,24 @@ from moldau.machines.metadata.cluster_view import ClusterView
 from moldau.machines.metadata.image import TopicImage
 from moldau.machines.metadata.partition_draft import Election, PartitionDraft
 from moldau.machines.metadata.settings import PARTITIONS_PER_DECISION_MAX
+from moldau.model.ids import NO_NODE
 from moldau.wire import messages
 
 Change = messages.PartitionChangeRecord
 
 
 def changes_without(
-    view: ClusterView, broker_id: int, *, has_lost: bool = False, at_most: float = PARTITIONS_PER_DECISION_MAX
+    view: ClusterView,
+    broker_id: int,
+    *,
+    has_lost: bool = False,
+    keeps_last: bool = False,
+    at_most: float = PARTITIONS_PER_DECISION_MAX,
 ) -> list[Change]:
     """Return the changes that remove this broker as leader and from all ISRs.
 
-    With `has_lost` it may have lost records and leaves the ELRs too. If `at_most` changes are returned there may be
+    With `has_lost` it may have lost records and leaves the ELRs too. With `keeps_last` it can still be read: it stays
+    where no other broker can lead without losing records. If `at_most` changes are returned there may be
     more; the caller repeats the call.
     """
     changes: list[Change] = []
@@ -28,7 +35,10 @@ def changes_without(
         draft.isr = tuple(each for each in partition.isr if each != broker_id)
         if has_lost:
             draft.lost = broker_id
-        if not _add(changes, draft.record(_election(view, topic)), at_most):
+        change = draft.record(Election.CLEAN if keeps_last else _election(view, topic))
+        if keeps_last and draft.leader == NO_NODE:
+            continue
+        if not _add(changes, change, at_most):
             break
     return changes
 

@@ -4,11 +4,18 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from moldau.machines.decision import Decision, SetTimer, respond
-from moldau.machines.metadata.brokers import check_broker_epoch, decide_fence_broker, fence_changes, unfence_changes
+from moldau.machines.metadata.brokers import (
+    check_broker_epoch,
+    decide_fence_broker,
+    fence_changes,
+    log_dir_changes,
+    unfence_changes,
+)
 from moldau.machines.metadata.cluster_view import ClusterView
 from moldau.machines.metadata.image import BrokerImage
 from moldau.machines.metadata.records import Record
 from moldau.machines.metadata.sessions import SessionEnded, Sessions
+from moldau.model.ids import LOST_DIRECTORY
 
 STALL_MS: Final = 100.0  # a timer later than this means that the controller stalled
 STALL_GRACE_MS: Final = 1_000.0  # time to process heartbeats that arrived during the stall
@@ -23,6 +30,7 @@ class BrokerHeartbeat:
     metadata_offset: int
     wants_fence: bool = False
     wants_shut_down: bool = False
+    offline_directories: tuple[bytes, ...] = ()
 
 
 class HeartbeatResult(NamedTuple):
@@ -36,7 +44,8 @@ class HeartbeatResult(NamedTuple):
 def decide_broker_heartbeat(
     view: ClusterView, sessions: Sessions, heartbeat: BrokerHeartbeat, now_ms: float
 ) -> Decision[Record, HeartbeatResult]:
-    """Unfence a broker that has caught up with its registration; move leaderships away from a stopping one."""
+    """Unfence a broker that has caught up with its registration; move leaderships away from one that is stopping or
+    whose log dir is offline."""
     broker = check_broker_epoch(view.image, heartbeat.broker_id, heartbeat.broker_epoch)
     timeout_ms = view.settings.broker_session_timeout_ms
     timers = sessions.record_heartbeat(broker.broker_id, broker.epoch, now_ms, timeout_ms)
@@ -45,11 +54,22 @@ def decide_broker_heartbeat(
         return _shut_down(view, broker, is_caught_up, timers)
     if heartbeat.wants_fence:
         return _fence(view, broker, is_caught_up, timers)
+    is_offline = _is_offline(broker, heartbeat)
+    if is_offline != broker.has_offline_log_dir:
+        moves = log_dir_changes(view, broker, is_offline=is_offline)
+        answer = HeartbeatResult(is_caught_up, broker.is_fenced, should_shut_down=False)
+        return respond(answer, moves.records, [*timers, *moves.timers])
     if not broker.is_fenced or not is_caught_up or broker.is_shutting_down:
         return respond(HeartbeatResult(is_caught_up, broker.is_fenced, should_shut_down=False), timers=timers)
     moves = unfence_changes(view, broker)
     answer = HeartbeatResult(is_caught_up, is_fenced=False, should_shut_down=False)
     return respond(answer, moves.records, [*timers, *moves.timers])
+
+
+def _is_offline(broker: BrokerImage, heartbeat: BrokerHeartbeat) -> bool:
+    """Whether all log dirs of the broker are offline."""
+    own = [each for each in broker.directories if each != LOST_DIRECTORY]
+    return bool(own) and all(each in heartbeat.offline_directories for each in own)
 
 
 def _fence(

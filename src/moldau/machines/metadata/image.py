@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from moldau.machines.access.acls import AclBinding
 from moldau.machines.access.scram import ScramCredential, ScramUser
-from moldau.model.ids import NO_EPOCH, NO_NODE, NO_OFFSET, NO_TOPIC_ID, Address, TopicId
+from moldau.model.ids import LOST_DIRECTORY, NO_EPOCH, NO_NODE, NO_OFFSET, NO_TOPIC_ID, Address, TopicId
 
 ELR_FEATURE: Final = "eligible.leader.replicas.version"
 CORDONED: Final = "cordoned.log.dirs"
@@ -117,7 +117,12 @@ class BrokerImage:
     @property
     def is_active(self) -> bool:
         """Whether it may lead partitions and join ISRs."""
-        return not self.is_fenced and not self.is_shutting_down
+        return not self.is_fenced and not self.is_shutting_down and not self.has_offline_log_dir
+
+    @property
+    def has_offline_log_dir(self) -> bool:
+        """Whether its log dir cannot be written: it leads only what no other broker can lead."""
+        return LOST_DIRECTORY in self.directories
 
     def address(self, listener: str) -> Address | None:
         """Return its address for the listener of this name."""

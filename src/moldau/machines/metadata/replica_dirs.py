@@ -19,10 +19,10 @@ from moldau.model.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from moldau.model.ids import DirectoryId, TopicId
+from moldau.model.ids import LOST_DIRECTORY, DirectoryId, TopicId
 from moldau.wire import messages
 
-LOST: Final = DirectoryId((2).to_bytes(16, "big"))  # Kafka's id of an offline directory
+LOST: Final = LOST_DIRECTORY
 
 
 @dataclass(frozen=True, slots=True)
