@@ -1,6 +1,7 @@
 """The fetches of a follower when partitions are added and removed while two are in flight."""
 
 import asyncio
+import logging
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,6 +10,7 @@ import pytest
 from moldau.broker.configs.replica_settings import ReplicaSettings
 from moldau.broker.partitions.leadership_check import IN_FLIGHT_MAX
 from moldau.broker.replicas.fetcher import FetcherDependencies, ReplicaFetcher
+from moldau.broker.runtime.rate_limited_logger import RateLimitedLogger
 from moldau.model.ids import Address
 from moldau.wire.codec import request_decoder
 from moldau.wire.follower_fetch import FetchPartition
@@ -59,6 +61,7 @@ def fetcher_on(wire: Wire) -> ReplicaFetcher:
         node_id=2,
         peers=cast(Any, SimpleNamespace(link_to=lambda *_: wire)),
         clock=cast(Any, SimpleNamespace(wall_ms=lambda: 0)),
+        limited_logger=RateLimitedLogger(cast(Any, SimpleNamespace(wall_ms=lambda: 0)), logging.getLogger(__name__)),
         truncation_sync=cast(Any, None),
         throttles=cast(Any, SimpleNamespace(follower_delay_ms=lambda *_, **__: 0.0)),
         settings=ReplicaSettings,

@@ -67,6 +67,27 @@ def test_full_disk_rejects_produce_and_serves_fetch_until_there_is_space() -> No
     on_broker(script)
 
 
+def test_full_disk_serves_delete_records_and_retention_and_recovers() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t", segment_bytes=500_000, retention_ms=-1)
+        talker = await scene.connect()
+        for _ in range(20):
+            await produce(talker, "t", batch(b"x" * 100_000))
+        fill(scene)
+        assert (await produce(talker, "t", batch(b"y" * 1000))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        await asyncio.sleep(5)
+        assert not scene.node.broker.log_dir.is_online
+        gone = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=20)
+        topic = DeleteRecordsRequest.DeleteRecordsTopic(name="t", partitions=[gone])
+        deleted = await talker.ask(2, DeleteRecordsRequest(topics=[topic], timeout_ms=1000))
+        assert deleted.topics[0].partitions[0].low_watermark == 20
+        await asyncio.sleep(10)
+        assert scene.node.broker.log_dir.is_online
+        assert (await produce(talker, "t", batch(b"after"))).base_offset == 20
+
+    on_broker(script, settings=["log.retention.check.interval.ms=1000"])
+
+
 def test_failed_write_is_rejected_and_leaves_no_gap() -> None:
     async def script(scene: Scene) -> None:
         scene.simulation.disks_fail = True

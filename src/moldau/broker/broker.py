@@ -36,6 +36,7 @@ from moldau.broker.partitions.table import Partitions
 from moldau.broker.partitions.write_coalescer import WriteCoalescer
 from moldau.broker.quotas.client_quotas import ClientQuotas
 from moldau.broker.replicas.replicas import Replicas
+from moldau.broker.runtime.log_dir_monitor import LogDirMonitor
 from moldau.broker.runtime.loop_stalls import LoopStalls
 from moldau.broker.runtime.meters import AuthenticationMeter, TrafficMeter
 from moldau.broker.runtime.rate_limited_logger import RateLimitedLogger
@@ -43,7 +44,14 @@ from moldau.broker.transactions.transaction_coordinator import Transactions
 from moldau.client.errors import check
 from moldau.machines.metadata.delta import MetadataDelta, delta_between
 from moldau.machines.metadata.features import SUPPORTED_FEATURES
-from moldau.machines.metadata.image import BrokerImage, MetadataImage, Resource, ResourceType, VersionRange
+from moldau.machines.metadata.image import (
+    BrokerImage,
+    MetadataImage,
+    PartitionImage,
+    Resource,
+    ResourceType,
+    VersionRange,
+)
 from moldau.machines.metadata.producer_ids import ProducerIdBlock
 from moldau.machines.metadata.topics import NewTopic, TopicCreated
 from moldau.model.errors import CoordinatorLoadInProgress, InvalidConfig, KafkaError
@@ -76,6 +84,7 @@ class Broker:
         controllers: Peers,
         on_failure: Callable[[str, BaseException], None],
         incarnation_id: bytes,
+        log_dir: LogDirMonitor,
         inter_broker_listener: str = "",
         authorizer: Authorizer | None = None,
     ) -> None:
@@ -90,6 +99,8 @@ class Broker:
         self.data_folder = data_folder
         self._store = store
         self.metadata = metadata
+        self.log_dir = log_dir
+        log_dir.listeners.append(self._log_dir_changed)
         self.authorizer = authorizer or AllowAll()
         self.allows_all = authorizer is None
         self.audit_log = AuditLog(ports.disk, ports.clock, _audit_log_settings(settings, data_folder))
@@ -117,7 +128,7 @@ class Broker:
         settings = self.settings
         self.fetch_sessions = FetchSessions(ports.random, settings.max_incremental_fetch_session_cache_slots)
         self.record_validator = RecordValidator(ports.executor)
-        self.log_flusher = LogFlusher(ports.executor, ports.clock, on_failure)
+        self.log_flusher = LogFlusher(ports.executor, ports.clock, on_failure, self.log_dir, self.limited_logger)
         self.write_coalescer = WriteCoalescer()
         self.replica_sessions = ReplicaFetchSessions(ports.random)
         self.replicas = Replicas(
@@ -131,6 +142,7 @@ class Broker:
             self.controller.ask,
             lambda: self.partitions.checkpoint_recovery_points(),
             on_failure,
+            lambda: self.log_dir.is_online,
         )
         self.partitions = Partitions(
             self.node_id,
@@ -150,6 +162,7 @@ class Broker:
             ports.executor,
             lambda: self.settings,
             LogCleaner(self.partitions, store, ports.clock, ports.executor),
+            lambda: not self.log_dir.is_online,
         )
         self.groups = Groups(self, on_failure)
         self.transactions = Transactions(self, on_failure)
@@ -247,8 +260,19 @@ class Broker:
     def _disk_failed(self, partition: Partition, error: OSError) -> None:
         """Count a failed read or write. The client gets an error; the log gets a line at powers of two."""
         self.disk_errors += 1
+        self.log_dir.failed(error)
         if self.disk_errors.bit_count() == 1:  # the first, second, fourth, eighth …
             logger.error("%s: disk error (number %d of this broker): %s", partition.name, self.disk_errors, error)
+
+    def _log_dir_changed(self) -> None:
+        """Other brokers can take over while the log dir is offline."""
+        if not self.log_dir.is_online:
+            self.metadata.give_up()
+        self.partitions.reassign_roles()
+
+    def gives_up(self, partition: PartitionImage) -> bool:
+        """Whether another broker is to lead this partition, because the log dir is offline."""
+        return not self.log_dir.is_online and self.replicas.gives_up(partition)
 
     # -- bugs
 
@@ -273,6 +297,7 @@ class Broker:
     async def close(self) -> None:
         """Stop the background tasks, then flush and close every log."""
         self.loop_stalls.stop()
+        await self.log_dir.close()
         await self.failure_detector.close()
         await self.log_maintenance.stop()
         await self.metadata_publisher.close()

@@ -21,6 +21,7 @@ from moldau.broker.network.authentication import GateHost
 from moldau.broker.network.listeners import Listeners
 from moldau.broker.partitions.log_store import LogStore
 from moldau.broker.requests.router import LocalHandler, Routers
+from moldau.broker.runtime.log_dir_monitor import LogDirMonitor
 from moldau.machines.metadata.features import SUPPORTED_FEATURES
 from moldau.machines.metadata.settings import MetadataSettings
 from moldau.machines.raft import Endpoints, Voter
@@ -109,6 +110,9 @@ class Node:
             has_sync_failure=self._has_failed_sync,
             producer_expiration_ms=lambda: self.broker.settings.producer_id_expiration_ms,
         )
+        self._log_dir_monitor = LogDirMonitor(
+            self._log_dir.path, ports.disk, ports.executor, ports.clock, lambda: settings
+        )
         self._peers, self._controllers = self._make_peers()
         self._metadata = self._make_metadata()
         self.broker = Broker(
@@ -123,6 +127,7 @@ class Node:
             self._controllers,
             self._failed,
             self._incarnation_id(),
+            self._log_dir_monitor,
             self._configuration.listeners.inter_broker,
             self._authorizer or self._make_authorizer(),
         )
@@ -204,6 +209,7 @@ class Node:
             has_lost_power=self._has_lost_power,
             has_sync_failure=self._has_failed_sync,
             failed=lambda error: self._failed("the metadata log failed", error),
+            observer=self._log_dir_monitor,
         )
 
     def _machine_settings(self) -> MetadataSettings:

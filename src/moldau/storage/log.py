@@ -311,12 +311,7 @@ class Log(ReadableLog):
 
     def _blocks_compaction(self) -> bool:
         """Whether the active segment is most of a small, busy log: it is never compacted while active."""
-        active_bytes = self._segments.active.size_bytes
-        return (
-            self.settings.is_compacted
-            and active_bytes >= EARLY_ROLL_BYTES_MIN
-            and active_bytes * 2 > self._segments.size_bytes
-        )
+        return self.settings.is_compacted and self._segments.is_mostly_active(EARLY_ROLL_BYTES_MIN)
 
     def roll(self, now_ms: int) -> None:
         """Roll now, unless the active segment is empty."""
@@ -390,7 +385,12 @@ class Log(ReadableLog):
         committed = self.end_offset if committed_offset is None else committed_offset
         expired = expired_segments(self._segments, self.settings, self.start_offset, committed, self.end_offset, now_ms)
         if expired == len(self._segments):
-            self._roll(self.end_offset, now_ms)
+            try:
+                self._roll(self.end_offset, now_ms)
+            except OSError:  # a full disk: free the closed segments first
+                expired -= 1
+                if not expired:
+                    raise
         paths: list[str] = []
         for _ in range(expired):
             paths += self._snapshots.mark_deleted(self._segments.bases[0])

@@ -126,6 +126,11 @@ class Segments:
         self.active = new
         return new
 
+    def is_mostly_active(self, bytes_min: int) -> bool:
+        """Whether the active segment is more than half of the log, and not small."""
+        active_bytes = self.active.size_bytes
+        return active_bytes >= bytes_min and active_bytes * 2 > self.size_bytes
+
     # ── Removal ──
 
     def remove_first(self) -> list[str]:

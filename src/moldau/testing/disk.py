@@ -4,6 +4,8 @@ disk = SimulatedDisk(seed=7)
 mounted = disk.mount()                      # the Disk port of one process
 disk.crash_at(12, When.TORN)                # the process dies in the twelfth I/O point
 ...                                         # raises Crashed there, and in every later call
+disk.write_error = errno.EIO                # or: every write fails, as on a broken or read-only disk
+disk.is_hanging = True                      # or: no sync ends
 disk.power_loss()                           # or: unsynced changes are partly lost
 recovered = disk.mount()                    # the next process
 """
@@ -48,6 +50,8 @@ class SimulatedDisk:
         self.root = Folder()
         self.faults = DiskFaults()
         self.fired: Counter[str] = Counter()
+        self.write_error = 0  # if not 0, everything that changes the disk fails with this error; syncs have no effect
+        self.is_hanging = False  # jobs of the executor do not end until this is False again
         self.points = 0
         self.boots = 1  # how often the host has booted
         self.on_io: Callable[[IoPoint], None] | None = None  # may raise OSError, or crash the disk
@@ -200,6 +204,9 @@ class SimulatedDisk:
         self.trace.record(f"{self.name} {operation}", f"{path} {detail}" if detail else path)
         if self.on_io is not None:
             self.on_io(IoPoint(self.points, operation, path))
+        if self.write_error and "sync" not in operation:
+            self._count(f"failed {operation}", path)
+            raise os_error(self.write_error, path)
         crash = self._crash if self._crash is not None and self._crash.number == self.points else None
         if crash is not None and (crash.when is When.BEFORE or (crash.when is When.TORN and torn is None)):
             self._die(crash)

@@ -11,6 +11,7 @@ from moldau.model.ports import Disk, Job, Result
 THREAD_MS_MIN, THREAD_MS_MAX = 0.05, 5.0
 WORKER_MS_MIN, WORKER_MS_MAX = 1.0, 200.0
 WAITING_MAX: Final = 1024
+HANG_CHECK_S: Final = 0.05
 
 
 class SimulatedExecutor:
@@ -22,8 +23,10 @@ class SimulatedExecutor:
         rng: random.Random,
         disk: Disk,
         slowness: Callable[[], float] = lambda: 1.0,
+        is_hanging: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`slowness` returns the current factor for all durations."""
+        """`slowness` returns the current factor for all durations; while `is_hanging`, no job ends."""
+        self._is_hanging = is_hanging
         self._loop, self._rng, self._disk, self._slowness = loop, rng, disk, slowness
         self._waiting: dict[asyncio.Future[Any], asyncio.TimerHandle] = {}
         self._slots = asyncio.Semaphore(WAITING_MAX)
@@ -62,6 +65,9 @@ class SimulatedExecutor:
             return await future
 
     def _finish(self, future: asyncio.Future[Result], act: Callable[[], Result]) -> None:
+        if self._is_hanging():
+            self._waiting[future] = self._loop.call_later(HANG_CHECK_S, self._finish, future, act)
+            return
         self._waiting.pop(future, None)
         try:
             result = act()  # even if the caller was cancelled: a running thread cannot be stopped

@@ -139,7 +139,9 @@ class Host:
         rng = self._simulation.rng(f"{self.name} process {self.starts}")
         disk = self.disk.mount()
         executor_rng = self._simulation.rng(f"{self.name} executor {self.starts}")
-        executor = SimulatedExecutor(self._simulation.loop, executor_rng, disk, lambda: self.slowness)
+        executor = SimulatedExecutor(
+            self._simulation.loop, executor_rng, disk, lambda: self.slowness, lambda: self.disk.is_hanging
+        )
         return Ports(self.clock, rng, executor, disk, self._simulation.network.host(self.name))
 
     def _end(self) -> None:

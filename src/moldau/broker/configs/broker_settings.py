@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from moldau.broker.configs.access_settings import AccessSettings
 from moldau.broker.configs.controller_settings import LeadershipSettings, LifecycleSettings, QuorumSettings
 from moldau.broker.configs.group_settings import LagSettings, OffsetsTopicSettings
+from moldau.broker.configs.log_dir_settings import LogDirSettings
 from moldau.broker.configs.quorum_settings import MemberSettings
 from moldau.broker.configs.quota_settings import QuotaSettings
 from moldau.broker.configs.replica_settings import ReplicaSettings
@@ -401,6 +402,7 @@ class BrokerSettings(
     TopicSettings,
     FetchSettings,
     MaintenanceSettings,
+    LogDirSettings,
     ProducerSettings,
     QuotaSettings,
     GroupSettings,

@@ -8,6 +8,7 @@ from moldau.broker.access import ANONYMOUS
 from moldau.broker.cluster.local_requests import LocalRequests
 from moldau.broker.cluster.peers import Peers
 from moldau.broker.controllers.forwarded_client import encode_address, encode_principal
+from moldau.broker.runtime.log_dir_monitor import LogDirMonitor
 from moldau.client.errors import error_of
 from moldau.model.errors import (
     ClusterAuthorizationFailed,
@@ -17,6 +18,7 @@ from moldau.model.errors import (
     RequestTimedOut,
     UnknownServerFailure,
 )
+from moldau.model.ids import Address
 from moldau.model.units import SECOND_MS
 from moldau.wire.codec import response_decoder
 from moldau.wire.framing import RequestHeader, frame_request, in_one_buffer, parse_response_header
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 TIMEOUT_MS: Final = 20 * SECOND_MS  # shorter than most client timeouts, so that clients get the error
 RETRY_FIRST_MS: Final = 10.0
 RETRY_LONGEST_MS: Final = 200.0
+OFFLINE_ATTEMPT_MS: Final = SECOND_MS  # per controller while the log dir is offline
 CONTROLLER: Final = "controller"  # the connection for the broker's own requests
 FORWARDED: Final = "forwarded"  # the connection for forwarded client requests
 NEW_VOTERS: Final = (
@@ -85,6 +88,9 @@ class ControllerHost(Protocol):
     @property
     def local(self) -> LocalRequests: ...
 
+    @property
+    def log_dir(self) -> LogDirMonitor: ...
+
 
 class ControllerChannel:
     """Sends requests to the active controller, retrying with the next one until there is a response or a timeout."""
@@ -92,6 +98,7 @@ class ControllerChannel:
     def __init__(self, broker: ControllerHost, peers: Peers) -> None:
         self._broker = broker
         self._peers = peers
+        self._attempts = 0  # while the log dir is offline
         self._last_response_ms = -inf  # when a controller last responded
 
     @property
@@ -136,12 +143,28 @@ class ControllerChannel:
 
     async def _send_once(self, request: Any, timeout_ms: float, purpose: str) -> Any:
         """None if the active controller is unknown."""
+        if not self._broker.log_dir.is_online and (others := self._broker.metadata.other_controllers):
+            return await self._send_to_any(others, request, timeout_ms, purpose)
         if self.is_here:
             return await self._broker.local.decide(request)
         address = self._broker.metadata.controller_address
         if address is None:
             return None
         return await self._peers.ask(address, request, timeout_ms=timeout_ms, purpose=purpose)
+
+    async def _send_to_any(self, controllers: list[Address], request: Any, timeout_ms: float, purpose: str) -> Any:
+        """While the log dir is offline this node may not learn of a new controller: try one after the other."""
+        known = self._broker.metadata.controller_address
+        if known is not None and not self.is_here and self._attempts % 2 == 0:
+            address = known
+        else:
+            address = controllers[self._attempts // 2 % len(controllers)]
+        self._attempts += 1
+        timeout_ms = min(timeout_ms, OFFLINE_ATTEMPT_MS)
+        response = await self._peers.ask(address, request, timeout_ms=timeout_ms, purpose=purpose)
+        if response.error_code != ErrorCode.NOT_CONTROLLER:
+            self._attempts -= 1  # this is the one to ask next
+        return response
 
     async def forward(self, request: Any, context: ForwardedRequest, *, version: int | None = None) -> Any:
         """Forward a client's request to the active controller and return the response; raises if there is none.

@@ -23,6 +23,7 @@ from moldau.broker.drivers.quorum import Quorum
 from moldau.broker.drivers.quorum_peers import QuorumPeers
 from moldau.broker.drivers.replicated import ReplicatedDriver, UnavailableErrors
 from moldau.broker.drivers.snapshot_store import SnapshotStore
+from moldau.broker.runtime.log_dir_monitor import WriteObserver
 from moldau.machines.access.scram import ScramCredential, ScramUser
 from moldau.machines.decision import Decision
 from moldau.machines.metadata.configs import ConfigRules
@@ -71,6 +72,7 @@ class MetadataDriver:
         failed: Callable[[BaseException], None],
         has_lost_power: bool = False,
         has_sync_failure: bool = False,
+        observer: WriteObserver | None = None,
     ) -> None:
         """`machine_settings` is called whenever a machine is created; `failed` is called with a fatal error."""
         self._log = MetadataLog(
@@ -82,13 +84,12 @@ class MetadataDriver:
             self._fail,
             has_lost_power=has_lost_power,
             has_sync_failure=has_sync_failure,
+            observer=observer,
         )
         self.on_leader_changed: list[Callable[[], None]] = []  # called when `is_active` or `leader_id` has changed
         self._membership = membership
         self._disk, self._executor, self._clock, self._data_folder = disk, executor, clock, data_folder
-        self._random = random
-        self._peers = peers
-        self._rules = rules
+        self._random, self._peers, self._rules = random, peers, rules
         self._settings = log_settings
         self._machine_settings = machine_settings
         self._failed = failed
@@ -152,6 +153,7 @@ class MetadataDriver:
             clock=self._clock,
             static_voters=static_voters,
             failed=self._fail,
+            observer=self._log.observer,
         )
         self._quorum.start(known.state, voter_sets)
         self._auto_join = AutoJoin(self._membership, machine, self._peers)
@@ -179,6 +181,11 @@ class MetadataDriver:
         if self._quorum is not None and len(self._quorum.machine.voters) > 1:
             log.warning("Metadata log cannot be written; resigning leadership")
             self._quorum.post(ResignRequested())
+
+    def give_up(self) -> None:
+        """Resign if this node is the active controller and another voter can take over."""
+        if self.is_active:
+            self._hand_over()
 
     def _make_peers(self, post: Callable[..., None]) -> QuorumPeers:
         return QuorumPeers(self._membership, self._peers, self._log.snapshots, post, self._fail)
@@ -322,6 +329,13 @@ class MetadataDriver:
         """The address of the active controller, None if unknown."""
         endpoints = self._quorum.machine.leadership.endpoints if self._quorum is not None else ()
         return endpoints[0][1] if endpoints else None
+
+    @property
+    def other_controllers(self) -> list[Address]:
+        """The addresses of all other voters."""
+        voters = self._quorum.machine.voters if self._quorum is not None else ()
+        me = self._membership.me.node_id
+        return [each.endpoints[0][1] for each in voters if each.node_id != me and each.endpoints]
 
     async def wait_for_leader(self) -> None:
         """Wait until the quorum has a leader."""

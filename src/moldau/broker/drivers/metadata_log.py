@@ -16,6 +16,8 @@ from moldau.broker.drivers.metadata_batches import build_records, check_batch, r
 from moldau.broker.drivers.metadata_snapshots import SnapshotId
 from moldau.broker.drivers.quorum_records import Control, voter_sets_in
 from moldau.broker.drivers.snapshot_store import LoadedSnapshot, SnapshotStore
+from moldau.broker.runtime.log_dir_monitor import NoObserver, WriteObserver
+from moldau.broker.runtime.rate_limited_logger import RateLimitedLogger
 from moldau.machines.metadata.image import MetadataImage
 from moldau.machines.metadata.records import EpochBegan, Record
 from moldau.machines.raft import OffsetAndEpoch, VotersAt, VoterSet
@@ -69,6 +71,7 @@ class MetadataLog:
         *,
         has_lost_power: bool = False,
         has_sync_failure: bool = False,
+        observer: WriteObserver | None = None,
     ) -> None:
         """`failed` is called when a flush fails: what is on disk is unknown then, and the node must stop."""
         self.folder = f"{data_folder}/{FOLDER}"
@@ -87,6 +90,8 @@ class MetadataLog:
         self._failed = failed
         self._has_lost_power = has_lost_power
         self._has_failed_sync = has_sync_failure
+        self.observer = NoObserver() if observer is None else observer
+        self._limited_logger = RateLimitedLogger(clock, log)
         self._log: Log | None = None
         self._watchers: list[OffsetListener] = []
         self._on_appended: OffsetListener | None = None
@@ -228,6 +233,9 @@ class MetadataLog:
         try:
             for records in decisions:
                 self._write(build_records(records, timestamp_ms=self._clock.wall_ms()))
+        except OSError as error:
+            self.observer.failed(error)
+            raise
         finally:
             self._begin_sync()
             self._notify_appended()
@@ -252,7 +260,11 @@ class MetadataLog:
             expected = header.next_offset
             size_bytes += len(batch)
             self._last_timestamp_ms = header.max_timestamp
-        self._open_log.append_as_follower(memoryview(batches)[:size_bytes], self._clock.wall_ms())
+        try:
+            self._open_log.append_as_follower(memoryview(batches)[:size_bytes], self._clock.wall_ms())
+        except OSError as error:
+            self.observer.failed(error)
+            raise
         self.bytes_since_snapshot += size_bytes
         self._begin_sync()
         return voter_sets_in(memoryview(batches)[:size_bytes])
@@ -383,7 +395,8 @@ class MetadataLog:
         try:
             await self._run(open_log, flush)
         except OSError as error:
-            log.warning("%s: flush failed, will retry: %s", self.folder, error)
+            self.observer.failed(error)
+            self._limited_logger.write("flush", f"{self.folder}: flush failed, will retry: {error}")
             await asyncio.sleep(RETRY_S)
             return
         if truncations == self._truncations:  # truncated offsets may have been written again
@@ -391,11 +404,14 @@ class MetadataLog:
             self._notify_synced()
 
     async def _run(self, open_log: Log, flush: Flush) -> None:
+        write = self.observer.began()
         try:
             await self._executor.run(flush.run)
         except (OSError, SyncFailed) as error:
             open_log.flush_failed(flush, error)
             raise
+        finally:
+            self.observer.ended(write)
         open_log.finish_flush(flush)
 
     def _notify_synced(self) -> None:

@@ -20,6 +20,7 @@ from moldau.broker.drivers.metadata_snapshots import CorruptSnapshot, SnapshotId
 from moldau.broker.drivers.quorum_peers import QuorumPeers
 from moldau.broker.drivers.quorum_records import kraft_version, leader_change, voter_set
 from moldau.broker.drivers.quorum_state import QuorumState, write_quorum_state
+from moldau.broker.runtime.log_dir_monitor import NoObserver, WriteObserver
 from moldau.machines.raft import (
     AdvanceHighWatermark,
     AppendFetched,
@@ -116,6 +117,7 @@ class Quorum:
         clock: Clock,
         static_voters: VoterSet | None,
         failed: Callable[[BaseException], None],
+        observer: WriteObserver | None = None,
     ) -> None:
         self.machine = machine
         self._log = metadata_log
@@ -125,6 +127,7 @@ class Quorum:
         self._clock = clock
         self._static_voters = static_voters
         self._failed = failed
+        self._observer = NoObserver() if observer is None else observer
         self._peers = peers(self.post)
         self.fetches = DelayedFetches(metadata_log, lambda: (machine.high_watermark, machine.leadership), self._fail)
         self._events: deque[tuple[Event, Any]] = deque()
@@ -280,6 +283,8 @@ class Quorum:
 
     def _log_failure(self, what: str, error: BaseException) -> None:
         """Log each kind of problem the 1st, 2nd, 4th, 8th … time: retries fail just as often."""
+        if isinstance(error, OSError):
+            self._observer.failed(error)
         self._failure_counts[what] += 1
         count = self._failure_counts[what]
         if count.bit_count() == 1:

@@ -16,6 +16,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from moldau.broker.drivers.commit_waiters import CommitTimeout, CommitWaiters, HeldResponses
 from moldau.broker.drivers.machine_log import MachineLog
 from moldau.broker.drivers.time_slices import Slices
+from moldau.broker.runtime.rate_limited_logger import RateLimitedLogger
 from moldau.machines.decision import (
     REQUESTER,
     CancelTimer,
@@ -125,6 +126,7 @@ class ReplicatedDriver(Generic[Machine, Record]):
         self._log = machine_log
         self._new_machine = new_machine
         self._clock = clock
+        self._limited_logger = RateLimitedLogger(clock, log)
         self._errors = errors or UnavailableErrors()
         self._perform = perform
         self._failed = failed
@@ -368,7 +370,7 @@ class ReplicatedDriver(Generic[Machine, Record]):
             log.info("No longer leader of a coordinator log: %s", error)
             self.resign()
         except (KafkaError, OSError) as error:
-            log.error("Cannot write a coordinator log: %s", error)
+            self._limited_logger.write("write", f"Cannot write a coordinator log: {error}", logging.ERROR)
             self._restart(error)
             if isinstance(error, OSError | StorageFailed):
                 self._on_write_failed()

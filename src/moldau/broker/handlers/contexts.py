@@ -13,14 +13,16 @@ from moldau.broker.controllers.failure_detector import FailureDetector
 from moldau.broker.controllers.producer_ids import ProducerIds
 from moldau.broker.controllers.topic_creation import TopicHost
 from moldau.broker.groups.group_coordinator import Groups
+from moldau.broker.partitions.log_maintenance import LogMaintenance
 from moldau.broker.partitions.record_validation import RecordValidator
 from moldau.broker.partitions.table import Partitions
 from moldau.broker.quotas.client_quotas import ClientQuotas
 from moldau.broker.requests.context import ContextHost, RequestContext
 from moldau.broker.requests.quorum_requests import ClusterMember
+from moldau.broker.runtime.log_dir_monitor import LogDirMonitor
 from moldau.broker.runtime.meters import TrafficMeter
 from moldau.broker.transactions.verification import TransactionHost
-from moldau.machines.metadata.image import BrokerImage, MetadataImage, VersionRange
+from moldau.machines.metadata.image import BrokerImage, MetadataImage, PartitionImage, VersionRange
 from moldau.model.ids import Address
 from moldau.model.ports import Random
 
@@ -62,6 +64,11 @@ class ClusterHost(MetadataHost, ClusterMember, TopicHost, Protocol):
     @property
     def supported_features(self) -> Mapping[str, VersionRange]: ...
 
+    @property
+    def node_id(self) -> int: ...
+
+    def gives_up(self, partition: PartitionImage) -> bool: ...
+
     def reachable_brokers(
         self, listener: str, *, fenced_too: bool = False
     ) -> Iterator[tuple[BrokerImage, Address]]: ...
@@ -78,6 +85,12 @@ class LogHost(MetadataHost, Protocol):
 
     @property
     def partitions(self) -> Partitions: ...
+
+    @property
+    def log_dir(self) -> LogDirMonitor: ...
+
+    @property
+    def log_maintenance(self) -> LogMaintenance: ...
 
     def disk_space(self) -> tuple[int, int]: ...
 

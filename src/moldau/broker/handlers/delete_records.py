@@ -32,10 +32,20 @@ async def handle(request: DeleteRecordsRequest, context: LogContext) -> DeleteRe
     ]
     # Checkpoint once for all partitions, before the response: acknowledged deletions must survive a crash.
     if any(result.error_code == 0 for topic in topics for result in topic.partitions):
-        await context.broker.partitions.checkpoint_starts()
+        await _checkpoint(context)
     if pending:
         await _wait(pending, request.timeout_ms)
     return DeleteRecordsResponse(topics=topics)
+
+
+async def _checkpoint(context: LogContext) -> None:
+    """On a full disk, free the space of the deleted segments first."""
+    partitions = context.broker.partitions
+    try:
+        await partitions.checkpoint_starts()
+    except OSError:
+        await context.broker.log_maintenance.apply_retention(is_urgent=True)
+        await partitions.checkpoint_starts()
 
 
 def _delete(topic: str, requested: Requested, context: LogContext, pending: list[PendingCommit]) -> Result:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.handlers.contexts import LogContext
 from moldau.broker.partitions.partition import Partition
+from moldau.model.errors import ErrorCode
 from moldau.wire.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
 
 Folder = DescribeLogDirsResponse.DescribeLogDirsResult
@@ -19,6 +20,7 @@ async def handle(request: DescribeLogDirsRequest, context: LogContext) -> Descri
     broker = context.broker
     total_bytes, free_bytes = broker.disk_space()
     folder = Folder(
+        error_code=int(ErrorCode.NONE if broker.log_dir.is_online else ErrorCode.KAFKA_STORAGE_ERROR),
         log_dir=broker.data_folder,
         topics=_topics(_requested(request, context)),
         total_bytes=total_bytes,

@@ -234,6 +234,9 @@ BUGS: Final = _counter("moldau_bugs_total", "Requests that failed because of a b
 DISK_FREE: Final = _gauge("moldau_disk_free_bytes", "Free bytes of the data directory's file system.")
 DISK_TOTAL: Final = _gauge("moldau_disk_total_bytes", "Total bytes of the data directory's file system.")
 DISK_ERRORS: Final = _counter("moldau_disk_errors_total", "Failed reads and writes of logs.")
+OFFLINE_LOG_DIRS: Final = _gauge(
+    "kafka_log_logmanager_offlinelogdirectorycount", "1 if the log dir cannot be written: it is full or failing."
+)
 METADATA_OFFSET: Final = _gauge(
     "kafka_server_broker_metadata_metrics_last_applied_record_offset",
     "The offset of the newest metadata record in effect on this broker.",

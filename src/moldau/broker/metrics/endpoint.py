@@ -17,6 +17,7 @@ from moldau.broker.partitions.log_flusher import LogFlusher
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.quotas.client_quotas import ClientQuotas
 from moldau.broker.requests.router import Api
+from moldau.broker.runtime.log_dir_monitor import LogDirMonitor
 from moldau.broker.runtime.loop_stalls import LoopStalls
 from moldau.broker.runtime.meters import TrafficMeter
 from moldau.broker.transactions.transaction_coordinator import Transactions
@@ -52,6 +53,9 @@ class MetricsHost(ClusterMetricsHost, Protocol):
     def disk_errors(self) -> int: ...
 
     def disk_space(self) -> tuple[int, int]: ...
+
+    @property
+    def log_dir(self) -> LogDirMonitor: ...
 
     @property
     def fetch_sessions(self) -> FetchSessions: ...
@@ -192,6 +196,7 @@ class MetricsEndpoint:
             (catalogue.DISK_FREE, free_bytes),
             (catalogue.DISK_TOTAL, total_bytes),
             (catalogue.DISK_ERRORS, broker.disk_errors),
+            (catalogue.OFFLINE_LOG_DIRS, int(not broker.log_dir.is_online)),
         )
         for metric, number in numbers:
             yield from plain(metric, [((), number)])

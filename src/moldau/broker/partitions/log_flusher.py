@@ -5,7 +5,9 @@ import logging
 from collections.abc import Callable
 
 from moldau.broker.partitions.partition import Partition
+from moldau.broker.runtime.log_dir_monitor import WriteObserver
 from moldau.broker.runtime.meters import LatencyMeter
+from moldau.broker.runtime.rate_limited_logger import RateLimitedLogger
 from moldau.model.errors import StorageFailed
 from moldau.model.ports import Clock, Executor
 from moldau.storage.files import SyncFailed
@@ -22,10 +24,19 @@ class LogFlusher:
     pages: the node stops.
     """
 
-    def __init__(self, executor: Executor, clock: Clock, on_failure: Callable[[str, SyncFailed], None]) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        clock: Clock,
+        on_failure: Callable[[str, SyncFailed], None],
+        observer: WriteObserver,
+        limited_logger: RateLimitedLogger,
+    ) -> None:
         self._executor = executor
         self._clock = clock
         self._on_failure = on_failure
+        self._observer = observer
+        self._limited_logger = limited_logger
         self._tasks: dict[Partition, asyncio.Task[None]] = {}
         self._wanted: set[Partition] = set()
         self.latency = LatencyMeter()
@@ -59,7 +70,8 @@ class LogFlusher:
         except SyncFailed as error:
             self._on_failure(f"{partition.name}: fsync failed", error)
         except OSError as error:  # nothing is lost; the next append or the next maintenance round retries
-            logger.warning("%s: flush failed, will retry: %s", partition.name, error)
+            self._observer.failed(error)
+            self._limited_logger.write("flush", f"{partition.name}: flush failed, will retry: {error}")
         finally:
             del self._tasks[partition]
 
@@ -69,11 +81,14 @@ class LogFlusher:
 
     async def _run_flush(self, partition: Partition, flush: Flush) -> None:
         started_ms = self._clock.monotonic_ms()
+        write = self._observer.began()
         try:
             await self._executor.run(flush.run)
         except (OSError, SyncFailed) as error:
             partition.log.flush_failed(flush, error)
             raise
+        finally:
+            self._observer.ended(write)
         self.latency.finished(self._clock.monotonic_ms() - started_ms)
         partition.log.finish_flush(flush)
 

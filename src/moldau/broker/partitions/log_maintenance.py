@@ -10,6 +10,7 @@ from moldau.broker.partitions.log_cleaner import LogCleaner
 from moldau.broker.partitions.log_flusher import LogFlusher
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.partitions.table import Partitions
+from moldau.broker.runtime.rate_limited_logger import RateLimitedLogger
 from moldau.model.errors import KafkaError
 from moldau.model.ports import Clock, Disk, Executor
 from moldau.storage.files import SyncFailed
@@ -35,7 +36,10 @@ class LogMaintenance:
         executor: Executor,
         settings: Callable[[], BrokerSettings],
         cleaner: LogCleaner,
+        needs_space: Callable[[], bool] = lambda: False,
     ) -> None:
+        """While the disk `needs_space`, files are removed without `file.delete.delay.ms`."""
+        self._needs_space = needs_space
         self._partitions = partitions
         self._flusher = flusher
         self._clock = clock
@@ -43,6 +47,7 @@ class LogMaintenance:
         self._executor = executor
         self._settings = settings
         self._cleaner = cleaner
+        self._limited_logger = RateLimitedLogger(clock, logger)
         self._tasks: list[asyncio.Task[None]] = []
         self._deleting: set[asyncio.Task[None]] = set()
 
@@ -75,14 +80,15 @@ class LogMaintenance:
                 try:
                     await task()
                 except (OSError, SyncFailed) as error:  # a full disk, for example: the next round may succeed
-                    logger.warning("Log maintenance failed, will retry: %s", error)
+                    self._limited_logger.write("maintenance", f"Log maintenance failed, will retry: {error}")
                 except Exception as bug:  # a bug must not end the task for good
                     logger.error("Unexpected error in log maintenance; please report this bug", exc_info=bug)
 
         self._tasks.append(asyncio.get_running_loop().create_task(run()))
 
-    async def apply_retention(self) -> None:
-        """Delete expired segments: hidden at once, removed from disk after `file.delete.delay.ms`."""
+    async def apply_retention(self, *, is_urgent: bool = False) -> None:
+        """Delete expired segments: hidden at once, removed from disk after `file.delete.delay.ms`, or if `is_urgent`
+        before this returns."""
         async for partition in self._in_slices():
             if self._cleaner.is_busy_with(partition):
                 continue  # compaction is replacing its segments; the next round will do
@@ -91,21 +97,27 @@ class LogMaintenance:
                     self._clock.wall_ms(), committed_offset=partition.high_watermark
                 )
             except (OSError, KafkaError) as error:  # one log that is corrupt must not stop retention of the others
-                logger.warning("%s: retention failed, will retry: %s", partition.name, error)
+                self._limited_logger.write("retention", f"{partition.name}: retention failed, will retry: {error}")
                 continue
             if removed:
                 logger.info("%s: deleted %d files of old segments", partition.name, len(removed))
-                self.delete_later(removed, partition.log.settings.file_delete_delay_ms)
+                if is_urgent or self._needs_space():
+                    await self._delete(removed)
+                else:
+                    self.delete_later(removed, partition.log.settings.file_delete_delay_ms)
 
     def delete_later(self, paths: list[str], delay_ms: float) -> None:
         async def delete() -> None:
             await asyncio.sleep(delay_ms / 1000)
-            for path in paths:
-                await self._executor.run(self._unlink, path)
+            await self._delete(paths)
 
         task = asyncio.get_running_loop().create_task(delete())
         self._deleting.add(task)
         task.add_done_callback(self._deleting.discard)
+
+    async def _delete(self, paths: list[str]) -> None:
+        for path in paths:
+            await self._executor.run(self._unlink, path)
 
     def _unlink(self, path: str) -> None:
         try:

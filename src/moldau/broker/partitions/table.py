@@ -192,6 +192,13 @@ class Partitions:
                 if known is not None and known not in self._unsynced and self._node_id in state.replicas:
                     self._roles.assign_role(known, state)
 
+    def reassign_roles(self) -> None:
+        """The log dir went offline or online: give up leaderships, or take them again."""
+        for partition in self.all():
+            state = self._image.partition(*partition.name)
+            if state is not None and len(state.replicas) > 1 and partition not in self._unsynced:
+                self._roles.assign_role(partition, state)
+
     async def _apply_assignment(
         self, topic: TopicImage, index: int, state: PartitionImage, settings: LogSettings
     ) -> None:

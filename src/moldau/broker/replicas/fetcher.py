@@ -21,6 +21,7 @@ from moldau.broker.partitions.follower_role import FollowerRole
 from moldau.broker.partitions.leadership_check import IN_FLIGHT_MAX
 from moldau.broker.replicas.throttles import Throttles
 from moldau.broker.replicas.truncation_sync import TruncationSync
+from moldau.broker.runtime.rate_limited_logger import RateLimitedLogger
 from moldau.client.errors import error_of
 from moldau.machines.replication import EpochEnd, Truncation
 from moldau.model.errors import ErrorCode, KafkaError
@@ -47,6 +48,7 @@ class FetcherDependencies:
     node_id: int
     peers: Peers
     clock: Clock
+    limited_logger: RateLimitedLogger
     truncation_sync: TruncationSync
     throttles: Throttles
     settings: Callable[[], ReplicaSettings]
@@ -305,7 +307,8 @@ class ReplicaFetcher:
 
     def _retry_later(self, following: FollowerRole, error: KafkaError | OSError) -> None:
         """A corrupt batch or a full disk: retry. Batches before it are in the log."""
-        logger.warning("%s: appending fetched records failed, will retry: %s", following.partition.name, error)
+        text = f"{following.partition.name}: appending fetched records failed, will retry: {error}"
+        self._dependencies.limited_logger.write("append", text)
         self._bring_to_disk(following)
         self._back_off(following)
 

@@ -17,6 +17,7 @@ from moldau.broker.replicas.isr_changes import IsrChanges, SendToController
 from moldau.broker.replicas.lost_replicas import LostReplicas
 from moldau.broker.replicas.throttles import Throttles
 from moldau.broker.replicas.truncation_sync import TruncationSync
+from moldau.broker.runtime.rate_limited_logger import RateLimitedLogger
 from moldau.machines.metadata.image import BrokerImage, MetadataImage, PartitionImage
 from moldau.machines.replication import NOT_ELIGIBLE, FollowerMachine, LeaderMachine
 from moldau.model.ids import NO_EPOCH, NO_NODE, Address, TopicId
@@ -45,8 +46,10 @@ class Replicas:
         send_to_controller: SendToController,
         checkpoint: Callable[[], Awaitable[None]],
         failed: Callable[[str, BaseException], None],
+        is_log_dir_online: Callable[[], bool] = lambda: True,
     ) -> None:
         """`checkpoint` writes the recovery points."""
+        self._is_log_dir_online = is_log_dir_online
         self._node_id = node_id
         self._listener = inter_broker_listener
         self._clock = clock
@@ -62,6 +65,7 @@ class Replicas:
                 node_id=node_id,
                 peers=peers,
                 clock=clock,
+                limited_logger=RateLimitedLogger(clock, logger),
                 truncation_sync=self._truncation_sync,
                 throttles=self.throttles,
                 settings=settings,
@@ -109,10 +113,17 @@ class Replicas:
         if state.leader == self._node_id and len(state.replicas) == 1:
             self._stop(partition)
             partition.lead_alone(state.leader_epoch)
-        elif state.leader == self._node_id and self._may_lead(partition, state):
+        elif state.leader == self._node_id and self._may_lead(partition, state) and not self.gives_up(state):
             self._lead(partition, state)
         else:
             self._follow(partition, state)
+
+    def gives_up(self, state: PartitionImage) -> bool:
+        """Whether another broker is to lead in place of this one, whose log dir is offline."""
+        if self._is_log_dir_online():
+            return False
+        others = (each for each in (*state.isr, *state.eligible_leader_replicas) if each != self._node_id)
+        return any(self._image.is_active(each) for each in others)
 
     def _may_lead(self, partition: Partition, state: PartitionImage) -> bool:
         """Not by an image from before this run's registration: the leader of that time may have had more records."""
