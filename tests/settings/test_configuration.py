@@ -148,7 +148,7 @@ def test_standard_authorizer_is_accepted_without_a_warning() -> None:
 @pytest.mark.parametrize(
     ("override", "word"),
     [
-        ("listeners=SSL://localhost:9093", "only PLAINTEXT and SASL_PLAINTEXT are supported"),
+        ("listeners=SSL://localhost:9093", "uses TLS but has no certificate"),
         ("log.dirs=/a,/b", "several directories"),
         ("listeners=localhost:9092", "NAME://host:port"),
         ("advertised.listeners=PLAINTEXT://0.0.0.0:9092", "nonroutable"),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from moldau.broker.configs.broker_settings import BrokerSettings
+from moldau.broker.configs.tls_settings import TlsListenerSettings
 from moldau.model.settings import declared
 from moldau.storage.settings import LogSettings
 
@@ -39,6 +40,8 @@ READ_BY_THEIR_CLASS = {
 # A partition has one replica, so it is always in sync, and no other broker can lead it.
 TRUE_OF_A_SINGLE_BROKER = {"min_insync_replicas", "unclean_leader_election_enable"}
 
+READ_AS_TEXTS = {*declared(TlsListenerSettings)}  # for each listener; tests/settings/test_tls_settings.py covers each
+
 
 @cache
 def _words_after_a_dot() -> frozenset[str]:
@@ -49,5 +52,5 @@ def _words_after_a_dot() -> frozenset[str]:
 @pytest.mark.parametrize("owner", [BrokerSettings, LogSettings])
 def test_setting_with_an_effect_is_read(owner: type) -> None:
     fields = {field for field, each in declared(owner).items() if each.has_effect}
-    known = _words_after_a_dot() | READ_BY_THEIR_CLASS | TRUE_OF_A_SINGLE_BROKER
+    known = _words_after_a_dot() | READ_BY_THEIR_CLASS | TRUE_OF_A_SINGLE_BROKER | READ_AS_TEXTS
     assert fields - known == set()

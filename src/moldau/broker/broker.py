@@ -14,6 +14,7 @@ from moldau.broker.configs.broker_settings import BrokerSettings
 from moldau.broker.configs.resolution import (
     BrokerTexts,
     DescribedSetting,
+    acceptable,
     describe_topic,
     effective_broker_settings,
     effective_log_settings,
@@ -94,6 +95,7 @@ class Broker:
         self._disk = ports.disk
         self.settings = settings
         self.texts = BrokerTexts(static=static)
+        self.effective_texts: Mapping[str, str] = static
         self.node_id = settings.node_id
         self.cluster_id = cluster_id
         self.data_folder = data_folder
@@ -222,6 +224,7 @@ class Broker:
             cluster=image.configs.get(Resource(ResourceType.BROKER, ""), {}),
         )
         self.settings = effective_broker_settings(self.texts, _log_invalid_setting)
+        self.effective_texts = {**self.texts.static, **acceptable({**self.texts.cluster, **self.texts.per_broker})}
 
     def log_settings(self, image: MetadataImage, topic: str) -> LogSettings:
         return effective_log_settings(image.topic_configs(topic), self.settings.log_defaults, _log_invalid_setting)

@@ -29,6 +29,10 @@ class SecurityProtocol(Enum):
     def needs_sasl(self) -> bool:
         return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
 
+    @property
+    def needs_tls(self) -> bool:
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
 
 @dataclass(frozen=True, slots=True)
 class Listener:

@@ -168,7 +168,7 @@ def setting(
         "has_effect": has_effect,
         "is_internal": is_internal,
     }
-    return dataclasses.field(default=default, metadata={"setting": keywords})
+    return dataclasses.field(default=default, repr=kind is not Kind.PASSWORD, metadata={"setting": keywords})
 
 
 _declared: dict[type, dict[str, Setting]] = {}

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from moldau.broker.authentication.mechanisms import check_listener
 from moldau.broker.configs.broker_settings import BrokerSettings
 from moldau.broker.configs.declarations import BROKER_SETTINGS, TOPIC_SETTINGS, broker_setting, unknown
+from moldau.broker.configs.tls_settings import listener_tls
 from moldau.broker.configs.topic_defaults import SYNONYMS
 from moldau.machines.metadata.image import CORDONED
 from moldau.model.errors import InvalidConfig
 from moldau.model.kafka_settings import is_removed
-from moldau.model.listeners import Listeners, SecurityProtocol, resolve_listeners
+from moldau.model.listeners import Listeners, resolve_listeners
 from moldau.model.quorum import BROKER, CONTROLLER, Quorum, resolve_quorum
 from moldau.node.peer_security import peer_securities
 from moldau.node.properties import Entry, read_override, read_properties, read_toml
@@ -134,15 +135,21 @@ def _listeners(settings: BrokerSettings, texts: Mapping[str, str]) -> Listeners:
 def _check_supported(settings: BrokerSettings, listeners: Listeners, texts: Mapping[str, str]) -> None:
     """Reject settings that the node cannot honour."""
     for listener in listeners.bound:
-        if listener.protocol in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL):
-            raise InvalidConfig(
-                f"Listener {listener.name} uses {listener.protocol.name}, but only PLAINTEXT and SASL_PLAINTEXT "
-                "are supported."
-            )
+        if listener.protocol.needs_tls:
+            _check_tls(listener.name, texts)
         if listener.protocol.needs_sasl:
             check_listener(listener.name, texts)
     if len(settings.folders) > 1:
         raise InvalidConfig("log.dirs has several directories, but only one is supported.")
+
+
+def _check_tls(listener: str, texts: Mapping[str, str]) -> None:
+    tls = listener_tls(texts, listener)
+    if tls.keystore.is_empty:
+        raise InvalidConfig(
+            f"Listener {listener} uses TLS but has no certificate: set ssl.keystore.location, or for this listener "
+            f"listener.name.{listener.lower()}.ssl.keystore.location."
+        )
 
 
 # Warnings -------------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from moldau.broker.authorizer import StandardAuthorizer
 from moldau.broker.broker import Broker
 from moldau.broker.cluster.peers import Peers
 from moldau.broker.configs.access_settings import parse_super_users
+from moldau.broker.configs.tls_settings import ListenerTls
 from moldau.broker.configs.validation import ConfigValidator
 from moldau.broker.controllers.lifecycle import BrokerLifecycle
 from moldau.broker.controllers.registration import ControllerRegistration
@@ -26,7 +27,7 @@ from moldau.machines.metadata.features import SUPPORTED_FEATURES
 from moldau.machines.metadata.settings import MetadataSettings
 from moldau.machines.raft import Endpoints, Voter
 from moldau.model.ids import NO_EPOCH, Address
-from moldau.model.listeners import parse_address
+from moldau.model.listeners import SecurityProtocol, parse_address
 from moldau.model.ports import Listener, Ports
 from moldau.model.units import SECOND_MS
 from moldau.node.configuration import Configuration
@@ -135,7 +136,7 @@ class Node:
         self.broker.local = LocalHandler(self.broker, self.routers)
         apis = (*self.routers.broker.apis.values(), *self.routers.controller.apis.values())
         self.broker.audit_log.api_names.update((api.key, api.name) for api in apis)
-        self._listeners = Listeners(self.broker, self.routers, ports.network, self._gates())
+        self._listeners = Listeners(self.broker, self.routers, ports.network, self._gates(), self._listener_tls())
 
     def _make_peers(self) -> tuple[Peers, Peers]:
         """The connections to other brokers, and those to controllers: they may be secured in different ways."""
@@ -172,6 +173,18 @@ class Node:
             return None
         super_users = parse_super_users(settings.super_users)
         return StandardAuthorizer(super_users, allows_without_acl=settings.allow_everyone_if_no_acl_found)
+
+    def _listener_tls(self) -> dict[str, ListenerTls]:
+        """TLS of each listener that uses it."""
+        return {
+            each.name: ListenerTls(
+                each.name,
+                lambda: self.broker.effective_texts,
+                identifies_clients=each.protocol is SecurityProtocol.SSL,
+            )
+            for each in self._configuration.listeners.bound
+            if each.protocol.needs_tls
+        }
 
     def _incarnation_id(self) -> bytes:
         """Return a new id, unless the last run ended before its registration was confirmed."""

@@ -20,6 +20,7 @@ BROKER_SETTINGS: Final[Mapping[str, Setting]] = {
 GROUP_SETTINGS: Final = kafka_settings.GROUP_SETTINGS
 
 LISTENER_PREFIX: Final = "listener.name."
+PER_LISTENER: Final = ("ssl.", "sasl.")  # what a listener may override
 NAME_LENGTH_MAX: Final = 250
 
 
@@ -42,7 +43,9 @@ def _listener_setting(name: str) -> Setting | None:
     _, _, after_mechanism = rest.partition(".")
     for candidate in (rest, after_mechanism):
         if candidate in BROKER_SETTINGS:
-            return dataclasses.replace(BROKER_SETTINGS[candidate], name=name, default=None, has_effect=False)
+            general = BROKER_SETTINGS[candidate]
+            has_effect = general.has_effect and candidate.startswith(PER_LISTENER)
+            return dataclasses.replace(general, name=name, default=None, has_effect=has_effect)
     return None
 
 

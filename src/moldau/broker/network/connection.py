@@ -22,7 +22,7 @@ from moldau.broker.network.host import NetworkHost
 from moldau.broker.network.response_queue import PendingResponse, ResponseQueue
 from moldau.broker.network.taskless_handler import TasklessHandler, resume
 from moldau.broker.requests.context import AllowedTopics, CloseConnection, RequestContext
-from moldau.model.errors import KafkaError, StorageFailed
+from moldau.model.errors import InvalidConfig, KafkaError, StorageFailed
 from moldau.model.ports import Connection, Piece
 from moldau.wire.codec import Malformed
 from moldau.wire.framing import RequestHeader, frame_response, parse_request_header
@@ -53,6 +53,7 @@ class ServedConnection:
         "_frame_seen_ms",
         "_limits",
         "_listener",
+        "_principal_of",
         "_router",
         "_suspended",
         "_transport",
@@ -76,12 +77,15 @@ class ServedConnection:
         listener: str,
         limits: "ConnectionLimits",
         sasl: "GateHost | None" = None,
+        principal_of: Callable[[str | None], str] | None = None,
     ) -> None:
-        """`sasl` if the listener requires authentication by SASL."""
+        """`sasl` if the listener requires authentication by SASL; `principal_of` maps the subject of a client
+        certificate to the principal where certificates identify clients."""
         self._broker = broker
         self._listener = listener
         self._router = router
         self._limits = limits
+        self._principal_of = principal_of
         self.responses = ResponseQueue()
         self._fast_paths: dict[int, FastPath] = {}  # by API key, of APIs that were used on this connection
         self._fast_path: FastPath | None = None  # the last one, which may hold back responses of this turn
@@ -112,10 +116,19 @@ class ServedConnection:
         self.last_active_ms = self._broker.clock.monotonic_ms()
         if self.gate is not None:
             self.gate.connected()
-        reason = self._limits.admit(self)
+        reason = self._limits.admit(self) or self._identify(transport)
         if reason:
             self._broker.limited_logger.write("rejected", f"Rejected a connection from {transport.peer}: {reason}")
             transport.abort()
+
+    def _identify(self, transport: Connection) -> str | None:
+        """Derive the principal from the client's certificate. Returns the reason to reject the connection, if any."""
+        try:
+            if self._principal_of is not None:
+                self.principal = self._principal_of(transport.peer_subject)
+        except InvalidConfig as error:
+            return str(error)
+        return None
 
     def frame_received(self, frame: memoryview) -> None:
         fast_paths = self._fast_paths

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from moldau.broker.configs.tls_settings import ListenerTls
 from moldau.broker.network.authentication import GateHost
 from moldau.broker.network.connection import ServedConnection
 from moldau.broker.network.connection_limits import ConnectionLimits
@@ -18,13 +19,19 @@ class Listeners:
     """
 
     def __init__(
-        self, broker: NetworkHost, routers: Routers, network: Network, sasl: Mapping[str, GateHost] | None = None
+        self,
+        broker: NetworkHost,
+        routers: Routers,
+        network: Network,
+        sasl: Mapping[str, GateHost] | None = None,
+        tls: Mapping[str, ListenerTls] | None = None,
     ) -> None:
-        """`sasl` has the listeners that require authentication, by name."""
+        """`sasl` has the listeners that require authentication, and `tls` those that encrypt, by name."""
         self._broker = broker
         self._routers = routers
         self._network = network
         self._sasl = sasl or {}
+        self._tls = tls or {}
         self._open: dict[str, Listener] = {}
         self.limits = ConnectionLimits(broker.clock, lambda: broker.settings, broker.client_quotas)
         self._controller_limits = ConnectionLimits(broker.clock, lambda: broker.settings)
@@ -32,10 +39,12 @@ class Listeners:
     async def bind(self, listeners: tuple[NamedListener, ...]) -> Mapping[str, int]:
         """Bind the ports; returns the port of each listener."""
         for listener in listeners:
+            tls = self._tls.get(listener.name)
             self._open[listener.name] = await self._network.listen(
                 listener.address,
                 lambda name=listener.name: self._serve(name),  # type: ignore[misc]
                 self._broker.settings.socket_request_max_bytes,
+                None if tls is None else tls.settings,
             )
         clients = [each.name for each in listeners if each.name not in self._broker.controller_listeners]
         if len(clients) > 1:
@@ -44,8 +53,14 @@ class Listeners:
 
     def _serve(self, listener: str) -> ServedConnection:
         limits = self._controller_limits if listener in self._broker.controller_listeners else self.limits
+        tls = self._tls.get(listener)
         return ServedConnection(
-            self._broker, self._routers.for_listener(listener), listener, limits, self._sasl.get(listener)
+            self._broker,
+            self._routers.for_listener(listener),
+            listener,
+            limits,
+            self._sasl.get(listener),
+            None if tls is None or not tls.identifies_clients else tls.principal,
         )
 
     def open_for_controllers(self) -> None:

@@ -6,6 +6,7 @@ import logging
 import os
 import resource
 import socket
+import ssl
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
@@ -24,7 +25,7 @@ from moldau.node.ports.receive_buffer import ReceiveBudget
 from moldau.node.ports.resolver import hosts_to_listen_on, unify_errors
 from moldau.node.ports.socket_connection import SocketConnection, address_of
 from moldau.node.ports.tls_connection import TlsConnection, TlsShare, outcome_of_handshake
-from moldau.node.ports.tls_context import TlsContexts
+from moldau.node.ports.tls_context import ListenerContext, TlsContexts
 
 logger = logging.getLogger(__name__)
 
@@ -84,12 +85,11 @@ class SocketNetwork:
     ) -> Listener:
         loop = asyncio.get_running_loop()
         descriptor_max = _descriptors_for_connections()
-        if tls is not None:
-            self._contexts.server(tls())
+        context = None if tls is None else ListenerContext(self._contexts, tls)
 
         def protocol() -> SocketConnection:
-            if tls is not None:
-                return self._accept_tls(tls(), accept, frame_bytes_max, descriptor_max)
+            if context is not None:
+                return self._accept_tls(context.current(), accept, frame_bytes_max, descriptor_max)
             return SocketConnection(
                 accept(), frame_bytes_max, self._budget, self._capabilities, descriptor_max, self._deferred_reader
             )
@@ -113,11 +113,11 @@ class SocketNetwork:
         return await _open(address, protocol)
 
     def _accept_tls(
-        self, tls: TlsSettings, accept: Callable[[], Endpoint], frame_bytes_max: int, descriptor_max: int
+        self, context: ssl.SSLContext, accept: Callable[[], Endpoint], frame_bytes_max: int, descriptor_max: int
     ) -> SocketConnection:
         return TlsConnection(
             accept,
-            self._contexts.server(tls),
+            context,
             None,
             self._tls,
             self._log_failed_handshake,

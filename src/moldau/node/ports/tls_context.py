@@ -64,7 +64,8 @@ class TlsContexts:
         entry = self._entries.get(key)
         if entry is None:
             stamps = _stamps(settings)
-            entry = self._entries[key] = _Entry(_make(is_server, settings), stamps, now_s)
+            entry = _Entry(_make(is_server, settings), stamps, now_s)
+            self._entries[key] = entry
             if len(self._entries) > CONTEXTS_MAX:
                 del self._entries[next(iter(self._entries))]
         elif now_s - entry.checked_s >= CHECK_S:
@@ -83,6 +84,31 @@ class TlsContexts:
             logger.warning("TLS files changed but cannot be used, so the previous certificates stay in use: %s", error)
         else:
             logger.info("TLS files changed: new connections use %s", settings.keystore.location or "the new truststore")
+
+
+class ListenerContext:
+    """The context of a listener. Where changed settings cannot be used, it stays what it was."""
+
+    def __init__(self, contexts: TlsContexts, settings: Callable[[], TlsSettings]) -> None:
+        """`InvalidConfig` if the settings cannot be used from the start."""
+        self._contexts = contexts
+        self._settings = settings
+        self._rejected: TlsSettings | None = None
+        self._used = settings()
+        contexts.server(self._used)
+
+    def current(self) -> ssl.SSLContext:
+        settings = self._settings()
+        if settings != self._used and settings != self._rejected:
+            try:
+                context = self._contexts.server(settings)
+            except InvalidConfig as error:
+                self._rejected = settings
+                logger.warning("TLS settings changed but cannot be used, so the previous ones stay in use: %s", error)
+            else:
+                self._used = settings
+                return context
+        return self._contexts.server(self._used)
 
 
 def _stamps(settings: TlsSettings) -> tuple[_Stamp | None, ...]:
