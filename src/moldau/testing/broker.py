@@ -24,7 +24,10 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+
+if TYPE_CHECKING:
+    from moldau.testing.security import BrokerSecurity
 
 # A free port for metrics, since several brokers run side by side. A group's first rebalance starts at once: Kafka's
 # default delay of 3 s, which waits for more members, would be added to every consumer group test.
@@ -45,7 +48,8 @@ class Broker:
 
     Keyword arguments are Kafka settings with `_` for `.`; `settings` takes them under their Kafka names. Without
     `data` the broker uses a temporary directory, which `close` removes. With `listen=None` the settings decide the
-    listeners.
+    listeners. `security` is "ssl" or "mtls": the broker then has one listener with TLS, and `client_settings` (or
+    `librdkafka_settings`) are what a client needs to connect.
     """
 
     # -P: modules in the working directory, the project under test, must not shadow installed ones.
@@ -57,11 +61,13 @@ class Broker:
         data: str | Path | None = None,
         listen: str | None = "127.0.0.1:0",
         settings: Mapping[str, object] | None = None,
+        security: str | None = None,
         ready_s_max: float = READY_S_MAX,
         stop_s_max: float = STOP_S_MAX,
         **named_settings: object,
     ) -> None:
         self.settings = {**TEST_SETTINGS, **(settings or {}), **setting_names(named_settings)}
+        self.security: BrokerSecurity | None = None
         self.ready_s_max, self.stop_s_max = ready_s_max, stop_s_max
         self.metrics: str | None = None
         self._listen = listen
@@ -74,6 +80,27 @@ class Broker:
         self._lifeline = self._ready_fd = -1
         self._is_stopping = self._is_paused = False
         self._owner = os.getpid()
+        if security is not None:
+            self._secure(security)
+
+    def _secure(self, kind: str) -> None:
+        from moldau.testing.security import BrokerSecurity
+
+        self.security = BrokerSecurity.create(kind, self._temporary / "certificates")
+        listener = f"{self.security.listener}://{self._listen}"
+        defaults = {"listeners": listener, "inter.broker.listener.name": self.security.listener}
+        self.settings = {**defaults, **self.security.broker_settings, **self.settings}
+        self._listen = None
+
+    @property
+    def client_settings(self) -> dict[str, str]:
+        """The security settings of a client, under the names of Kafka's Java clients."""
+        return {} if self.security is None else dict(self.security.client_settings)
+
+    @property
+    def librdkafka_settings(self) -> dict[str, str]:
+        """The security settings of a client on librdkafka, such as confluent-kafka."""
+        return {} if self.security is None else dict(self.security.librdkafka_settings)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -205,7 +232,7 @@ class Broker:
         """Return a blocking client for this broker, for use in a `with` statement."""
         from moldau.testing.client import SocketClient
 
-        return SocketClient(self.bootstrap_servers)
+        return SocketClient(self.bootstrap_servers, security=self.client_settings)
 
     def __enter__(self) -> Self:
         try:
@@ -249,6 +276,8 @@ class Broker:
         self.metrics = announcement.get("metrics")
         if self._listen is not None:
             self._listen = self._bootstrap_servers.split(",")[0]
+        elif self.security is not None:
+            self.settings["listeners"] = f"{self.security.listener}://{self._bootstrap_servers}"
 
     def _read_line(self, ready_fd: int, wait_s: float) -> bytes:
         deadline = time.monotonic() + wait_s
