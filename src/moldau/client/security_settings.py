@@ -3,17 +3,23 @@
 from collections.abc import Mapping
 from typing import Final
 
+from moldau.client.sasl import Login, RandomBytes, login
 from moldau.client.security import PLAINTEXT, ClientSecurity
 from moldau.model.errors import InvalidConfig
+from moldau.model.jaas import parse_jaas
 from moldau.model.listeners import SecurityProtocol
 from moldau.model.settings import shorten
 from moldau.model.tls import parse_tls
 
 SECURITY_PROTOCOL: Final = "security.protocol"
-SECURITY_PREFIXES: Final = ("security.", "ssl.", "sasl.")
+MECHANISM: Final = "sasl.mechanism"
+JAAS: Final = "sasl.jaas.config"
+# Shorter than a JAAS configuration, under the names of librdkafka.
+USERNAME: Final = "sasl.username"
+PASSWORD: Final = "sasl.password"
 
 
-def parse_security(settings: Mapping[str, str]) -> ClientSecurity:
+def parse_security(settings: Mapping[str, str], randbytes: RandomBytes) -> ClientSecurity:
     """Read the security settings among `settings`; `InvalidConfig` says what is wrong with them."""
     name = settings.get(SECURITY_PROTOCOL, SecurityProtocol.PLAINTEXT.name).strip().upper()
     try:
@@ -23,6 +29,23 @@ def parse_security(settings: Mapping[str, str]) -> ClientSecurity:
         raise InvalidConfig(f"{SECURITY_PROTOCOL} is {shorten(name)}; it must be one of {known}.") from None
     if protocol is SecurityProtocol.PLAINTEXT:
         return PLAINTEXT
-    if protocol is not SecurityProtocol.SSL:
-        raise InvalidConfig(f"{SECURITY_PROTOCOL}={protocol.name} is not supported by this client yet.")
-    return ClientSecurity(protocol=protocol, tls=parse_tls(settings))
+    return ClientSecurity(
+        protocol=protocol,
+        tls=parse_tls(settings) if protocol.needs_tls else None,
+        sasl=_login(settings, randbytes) if protocol.needs_sasl else None,
+    )
+
+
+def _login(settings: Mapping[str, str], randbytes: RandomBytes) -> Login:
+    mechanism = settings.get(MECHANISM, "").strip()
+    if not mechanism:
+        raise InvalidConfig(f"{MECHANISM} must be set for this {SECURITY_PROTOCOL}: SCRAM-SHA-512, PLAIN, …")
+    username, password, is_by_token = settings.get(USERNAME), settings.get(PASSWORD), False
+    if username is None and settings.get(JAAS):
+        jaas = parse_jaas(settings[JAAS])
+        username, password = jaas.username, jaas.password
+        is_by_token = jaas.options.get("tokenauth", "").lower() == "true"
+    try:
+        return login(mechanism, username, password, randbytes, is_by_token=is_by_token)
+    except InvalidConfig as error:
+        raise InvalidConfig(f"{error} Set {USERNAME} and {PASSWORD}, or {JAAS}.") from None

@@ -5,6 +5,7 @@ from typing import Final, Protocol
 
 from moldau.broker.configs.broker_settings import BrokerSettings
 from moldau.broker.configs.sasl_settings import jaas_of
+from moldau.broker.configs.tls_settings import listener_tls
 from moldau.client.sasl import RandomBytes, login
 from moldau.client.security import PLAINTEXT, ClientSecurity, SaslClient
 from moldau.model.errors import InvalidConfig
@@ -42,12 +43,13 @@ def peer_securities(
     settings, listeners = node.settings, node.listeners
 
     def security(listener: str, protocol: SecurityProtocol, setting: str, mechanism: str) -> ClientSecurity:
+        tls = listener_tls(node.texts, listener) if protocol.needs_tls else None
         if not protocol.needs_sasl:
-            return ClientSecurity(protocol=protocol)
+            return ClientSecurity(protocol=protocol, tls=tls)
         if node.quorum.is_standalone and setting not in node.texts:
             return PLAINTEXT
         sasl = _login(listener, setting, mechanism.upper(), node.texts, randbytes)
-        return ClientSecurity(protocol=protocol, sasl=sasl, executor=executor)
+        return ClientSecurity(protocol=protocol, tls=tls, sasl=sasl, executor=executor)
 
     name = listeners.inter_broker
     protocol = next((each.protocol for each in listeners.bound if each.name == name), SecurityProtocol.PLAINTEXT)

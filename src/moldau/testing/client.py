@@ -29,7 +29,7 @@ class SocketClient(BlockingClient):
         """`security` has settings of Kafka's Java clients, such as `security.protocol` and `ssl.…`."""
         settings = settings or ClientSettings()
         if security:
-            settings = replace(settings, security=parse_security(security))
+            settings = replace(settings, security=parse_security(security, system_random().randbytes))
         super().__init__(SocketNetwork(), SystemClock(), system_random(), bootstrap_servers, settings=settings)
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:

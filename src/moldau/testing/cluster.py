@@ -15,12 +15,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
-from moldau.cli.local.layout import LocalCluster, LocalNode
+from moldau.cli.local.layout import INTER_BROKER_PROTOCOL, LocalCluster, LocalNode
 from moldau.testing.broker import READY_S_MAX, STOP_S_MAX, TEST_SETTINGS, Broker, BrokerFailed, setting_names, texts
 from moldau.testing.free_ports import HOST, PortRange
 
 if TYPE_CHECKING:
     from moldau.client.blocking_client import BlockingClient
+    from moldau.testing.security import BrokerSecurity
 
 SPARE_PORTS: Final = 5  # for nodes added later
 POLL_INTERVAL_S: Final = 0.02
@@ -34,7 +35,8 @@ class Cluster:
     """Use `with Cluster() as cluster:`, or `start` and `close`. Nodes are numbered from 1.
 
     The first three nodes are also controllers (with one or two brokers: the first). Keyword arguments are settings of
-    all nodes with `_` for `.`; `settings` takes them under their Kafka names.
+    all nodes with `_` for `.`; `settings` takes them under their Kafka names. `security` is that of `Broker`; nodes and
+    controllers then use TLS among themselves, too.
     """
 
     broker_class: type[Broker] = Broker
@@ -45,6 +47,7 @@ class Cluster:
         *,
         data: str | Path | None = None,
         settings: Mapping[str, object] | None = None,
+        security: str | None = None,
         ready_s_max: float = READY_S_MAX,
         stop_s_max: float = STOP_S_MAX,
         **named_settings: object,
@@ -57,11 +60,29 @@ class Cluster:
         self._owner = os.getpid()
         self._temporary = Path(tempfile.mkdtemp(prefix="moldau-cluster-"))
         self.data = Path(data).absolute() if data is not None else self._temporary / "data"
+        self.security: BrokerSecurity | None = None
+        if security is not None:
+            self._secure(security)
         try:
             self._lay_out(brokers)
         except BaseException:
             self._clean_up()
             raise
+
+    def _secure(self, kind: str) -> None:
+        from moldau.testing.security import BrokerSecurity
+
+        self.security = BrokerSecurity.create(kind, self._temporary / "certificates")
+        self._settings = {
+            INTER_BROKER_PROTOCOL: self.security.listener,
+            **self.security.broker_settings,
+            **self._settings,
+        }
+
+    @property
+    def librdkafka_settings(self) -> dict[str, str]:
+        """The security settings of a client on librdkafka, such as confluent-kafka."""
+        return {} if self.security is None else dict(self.security.librdkafka_settings)
 
     # Nodes
 
@@ -177,7 +198,8 @@ class Cluster:
         from moldau.testing.client import SocketClient
 
         servers = ",".join(str(self.layout.node(node).address) for node in self._responsive())
-        return SocketClient(servers, ClientSettings(request_timeout_ms=REQUEST_TIMEOUT_MS))
+        security = None if self.security is None else self.security.client_settings
+        return SocketClient(servers, ClientSettings(request_timeout_ms=REQUEST_TIMEOUT_MS), security=security)
 
     def create_topic(
         self, name: str, partitions: int = 1, replication_factor: int | None = None, **config: object

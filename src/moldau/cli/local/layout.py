@@ -23,6 +23,7 @@ from moldau.cli.errors import CommandError, usage_error
 from moldau.cli.files import read_identity
 from moldau.machines.raft import Voter, VoterSet
 from moldau.model.ids import Address, NodeId
+from moldau.model.listeners import SecurityProtocol
 from moldau.node.identity import random_id
 from moldau.node.ports.capabilities import Capabilities
 from moldau.node.ports.clock import SystemClock
@@ -37,6 +38,7 @@ BROKERS_MAX: Final = 100
 CONTROLLERS: Final = 3  # two of three are a majority; more voters make each write wait for more disks
 REPLICAS: Final = 3
 CONTROLLER: Final = "CONTROLLER"
+INTER_BROKER_PROTOCOL: Final = "security.inter.broker.protocol"
 CONTROLLER_PORTS_APART: Final = 10_000
 PORTS_OF_ROOT: Final = 1023
 PORT_MAX: Final = 65_535
@@ -192,7 +194,7 @@ def _node(folder: Path, host_of: HostOf, state: ClusterState, node_id: int, more
     settings = {
         "node.id": str(node_id),
         "process.roles": "broker,controller" if controller else "broker",
-        **_listeners(address, controller),
+        **_listeners(address, controller, SecurityProtocol[more.get(INTER_BROKER_PROTOCOL, "PLAINTEXT")]),
         "controller.quorum.bootstrap.servers": ",".join(str(_endpoint(each, host_of)) for each in state.controllers),
         "log.dirs": str(place.absolute()),
         "moldau.metrics.listener": str(Address(address.host, _metrics_port(state.port) + node_id - 1)),
@@ -202,14 +204,16 @@ def _node(folder: Path, host_of: HostOf, state: ClusterState, node_id: int, more
     return LocalNode(node_id, place, folder / f"node-{node_id}.properties", address, controller, settings)
 
 
-def _listeners(address: Address, controller: Controller | None) -> dict[str, str]:
-    listeners = [f"PLAINTEXT://{address}"]
+def _listeners(address: Address, controller: Controller | None, protocol: SecurityProtocol) -> dict[str, str]:
+    """Clients and brokers use one listener. Controllers do without SASL: certificates suffice among them."""
+    listeners = [f"{protocol.name}://{address}"]
+    of_controllers = SecurityProtocol.SSL if protocol.needs_tls else SecurityProtocol.PLAINTEXT
     if controller is not None:
         listeners.append(f"{CONTROLLER}://{Address(address.host, controller.port)}")
     return {
         "listeners": ",".join(listeners),
         "controller.listener.names": CONTROLLER,
-        "listener.security.protocol.map": f"{CONTROLLER}:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "listener.security.protocol.map": f"{CONTROLLER}:{of_controllers.name},{protocol.name}:{protocol.name}",
     }
 
 
