@@ -8,12 +8,14 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from moldau.cli.connection_options import Connection, properties
+from moldau.cli.client_options import client_settings, use_client_settings
+from moldau.cli.connection_options import Connection
 from moldau.cli.errors import CommandError
 from moldau.cli.main import app
 from moldau.cli.option_groups import expand_option_groups
 from moldau.cli.pipeline_offsets import OffsetRange
 from moldau.cli.pipeline_option_groups import ReadOptions
+from moldau.cli.properties_file import properties
 
 FILE = """
 # for the cluster of the office
@@ -75,8 +77,9 @@ def test_options_override_the_file_and_reach_source_and_sink(config: Path) -> No
     assert options["kafka.client.id"] == "me"
     assert options["kafka.sasl.mechanism"] == "PLAIN"
     assert options["kafka.isolation.level"] == "read_committed"
-    with pytest.raises(CommandError, match="archive does not support TLS or SASL"):
-        connection.plain_servers("archive")
+    assert connection.connect_with_own_client() == "there:9093"
+    assert client_settings()["sasl.mechanism"] == "PLAIN"
+    use_client_settings({})
 
 
 def test_bootstrap_servers_of_the_file_are_the_default(tmp_path: Path) -> None:

@@ -154,9 +154,11 @@ def test_transaction_timeout_grows_with_rows_and_bytes(rows: int, size_bytes: in
 def test_raw_sender_is_the_default_unless_unsupported_or_overridden() -> None:
     assert sink_stream_options(TOPIC).is_raw
     assert not sink_stream_options({**TOPIC, "sender": "librdkafka"}).is_raw
-    assert not sink_stream_options({**TOPIC, "kafka.security.protocol": "SSL"}).is_raw
-    with pytest.raises(OptionError, match="'sender' cannot be 'raw' with TLS or SASL"):
-        sink_stream_options({**TOPIC, "kafka.security.protocol": "SASL_SSL", "sender": "raw"})
+    assert sink_stream_options({**TOPIC, "kafka.security.protocol": "SSL"}).is_raw
+    kerberos = {**TOPIC, "kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "GSSAPI"}
+    assert not sink_stream_options(kerberos).is_raw
+    with pytest.raises(OptionError, match="'sender' cannot be 'raw' with this SASL mechanism"):
+        sink_stream_options({**kerberos, "sender": "raw"})
 
 
 def test_batch_settings_come_from_the_producer_settings() -> None:

@@ -86,6 +86,14 @@ def test_both_fetchers_read_the_same_rows(moldau_broker: Broker, topic: str, cod
     assert rows["offset"].to_pylist() == [*range(3_000), *range(100)]
 
 
+def test_both_fetchers_read_the_same_rows_over_mutual_tls() -> None:
+    with Broker(security="mtls") as broker:
+        topic = broker.create_topic("secured")
+        produce(broker, topic, 3_000, settings=broker.librdkafka_settings)
+        kafka = {f"kafka.{name}": value for name, value in broker.client_settings.items()}
+        assert both(options(broker, topic, **kafka)).num_rows == 3_000
+
+
 def test_splits_of_a_partition_add_up_to_it(moldau_broker: Broker, topic: str) -> None:
     produce(moldau_broker, topic, 2_000, settings={"batch.num.messages": 150})
     wanted = options(moldau_broker, topic, minPartitions=7, maxRecordsPerPartition=500)

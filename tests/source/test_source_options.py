@@ -267,12 +267,16 @@ def test_read_committed_must_be_requested() -> None:
         batch_options(MUST | {"kafka.isolation.level": "READ"})
 
 
-def test_tls_requires_librdkafka() -> None:
+def test_mechanism_that_the_own_client_lacks_requires_librdkafka() -> None:
     assert batch().fetcher is Fetcher.RAW
     assert batch(fetcher="librdkafka").fetcher is Fetcher.LIBRDKAFKA
-    assert batch(kafka__security__protocol="SSL").fetcher is Fetcher.LIBRDKAFKA
+    assert batch(kafka__security__protocol="SSL").fetcher is Fetcher.RAW
+    scram = {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "SCRAM-SHA-512"}
+    assert batch_options(MUST | scram).fetcher is Fetcher.RAW
+    kerberos = scram | {"kafka.sasl.mechanism": "GSSAPI"}
+    assert batch_options(MUST | kerberos).fetcher is Fetcher.LIBRDKAFKA
     with pytest.raises(OptionError, match="fetcher"):
-        batch(kafka__security__protocol="SASL_SSL", fetcher="raw")
+        batch_options(MUST | kerberos | {"fetcher": "raw"})
 
 
 def test_unknown_source_option_is_logged_with_the_nearest_name(caplog: pytest.LogCaptureFixture) -> None:

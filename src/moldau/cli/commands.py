@@ -25,6 +25,7 @@ COMMANDS: Final[dict[str, str]] = {
     "partition": "moldau.cli.partitions:app",
     "log": "moldau.cli.log:app",
     "storage": "moldau.cli.storage:app",
+    "cert": "moldau.cli.certs:app",
     "bench": "moldau.cli.bench.command:app",
     "version": "moldau.cli.version:app",
 }

@@ -7,9 +7,11 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from moldau.cli.client_options import client_settings
 from moldau.cli.errors import CommandError, usage_error
 from moldau.cli.positions import AtEnd, AtOffset, AtStart, AtTime, Position
 from moldau.cli.standard_streams import stop_thread_on_broken_pipe, write_out
+from moldau.client.security_settings import PASSWORD, SECURITY_PREFIXES, SECURITY_PROTOCOL, USERNAME
 from moldau.records.record import Record
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ def consume_in_group(
         with (
             _exit_on_sigterm(),
             stop_thread_on_broken_pipe(),
-            connect(bootstrap_servers) as connection,
+            connect(bootstrap_servers, **_librdkafka_settings()) as connection,
             connection.consume(topic, group=group, start=start, isolation_level=isolation) as messages,
         ):
             for number, message in enumerate(messages, 1):
@@ -49,6 +51,21 @@ def consume_in_group(
                 if number == count:
                     return
     except Failed as error:
+        raise CommandError(str(error)) from error
+
+
+def _librdkafka_settings() -> dict[str, str]:
+    """The security settings of the command, for librdkafka."""
+    given = {name: text for name, text in client_settings().items() if name.startswith(SECURITY_PREFIXES)}
+    if not given:
+        return {}
+    from pyspark_moldau.options.offset_limits import OptionError
+    from pyspark_moldau.options.security_settings import security_settings
+
+    as_they_are = (SECURITY_PROTOCOL, USERNAME, PASSWORD)
+    try:
+        return {name: given[name] for name in as_they_are if name in given} | security_settings(given)
+    except OptionError as error:
         raise CommandError(str(error)) from error
 
 

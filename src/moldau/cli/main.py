@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from moldau import __version__
+from moldau.cli.client_options import add_client_options
 from moldau.cli.commands import COMMANDS
 from moldau.cli.errors import DEBUG_VARIABLE, CommandError, as_command_error, is_debugging
 from moldau.cli.interrupts import INTERRUPTS
@@ -37,6 +38,7 @@ class Program(TyperGroup):
             if missing.name is None or not module.startswith(missing.name):
                 raise
             return None  # a part that is not installed
+        add_client_options(app)
         command = typer.main.get_command(app)
         command.name = name
         add_parameter_checks(command)

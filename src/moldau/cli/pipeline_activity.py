@@ -84,7 +84,7 @@ def activity(
         lateness = span_of(lateness, "--lateness", may_be_none=True)
         every = span_of(every, "--every", may_be_none=True)
         window, pause = span_of(window, "--window"), span_of(pause, "--pause")
-    options, servers = running.options(f"activity-{topic}"), connection.plain_servers("activity")
+    options, servers = running.options(f"activity-{topic}"), connection.connect_with_own_client()
     places = reading.look_up(connection, [topic])
     source = reading.source(connection, [topic], places, options.name)
     job = Activity(

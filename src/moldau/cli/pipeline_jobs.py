@@ -52,7 +52,7 @@ def archive(
     from moldau.pipelines.run_folder import new_run
 
     options = running.options(f"archive-{topic}")
-    servers = connection.plain_servers("archive")
+    servers = connection.connect_with_own_client()
     source = reading.source(connection, [topic], reading.look_up(connection, [topic]), options.name)
     job = Archive(name=options.name, root=archive_path(to, topic), source=source, connect=lambda: connect(servers))
     if options.eject is not None:
@@ -99,7 +99,7 @@ def restore(
 
     place = local_or_url(root)
     topic = to or place.rstrip("/").rpartition("/")[2]
-    options, servers = session.options(f"restore-{topic}"), connection.plain_servers("restore")
+    options, servers = session.options(f"restore-{topic}"), connection.connect_with_own_client()
     job = Restore(
         root=place,
         topic=topic,

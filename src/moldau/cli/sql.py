@@ -69,7 +69,7 @@ def sql(
 
     if stream and until is not None:
         raise usage_error("--until and --stream cannot be combined; see --limit")
-    servers = connection.plain_servers("sql")
+    servers = connection.connect_with_own_client()
     with given.translate_pipeline_errors():
         ends = run_async(_extents(servers, query))
     topics = list(dict.fromkeys(place.topic for place in ends))

@@ -116,6 +116,7 @@ class ClientConnection:
         self._in_flight: deque[_PendingRequest] = deque()
         self._next_correlation_id = 0
         self._throttled_until_ms = 0.0
+        self._end_reason = f"the connection to {peer} is closed"
         self._negotiated: dict[
             tuple[int, int | None, int], int
         ] = {}  # negotiated versions by API key and version bounds
@@ -147,7 +148,7 @@ class ClientConnection:
         The timeout applies to the time in the queue, and again to the response.
         """
         if self.phase is Phase.CLOSED:
-            return [Fail(ticket, ConnectionLost(f"the connection to {self._peer} is closed", was_sent=False))]
+            return [Fail(ticket, ConnectionLost(self._end_reason, was_sent=False))]
         if len(self._queued) >= self._settings.requests_waiting_max:
             return [
                 Fail(
@@ -451,6 +452,7 @@ class ClientConnection:
         return self._finish([*fails], reason)
 
     def _finish(self, effects: list[Effect], reason: str) -> list[Effect]:
+        self._end_reason = reason
         self._in_flight.clear()
         self._queued.clear()
         self.phase = Phase.CLOSED

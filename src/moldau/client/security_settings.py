@@ -17,6 +17,7 @@ JAAS: Final = "sasl.jaas.config"
 # Shorter than a JAAS configuration, under the names of librdkafka.
 USERNAME: Final = "sasl.username"
 PASSWORD: Final = "sasl.password"
+SECURITY_PREFIXES: Final = ("security.", "ssl.", "sasl.")
 
 
 def parse_security(settings: Mapping[str, str], randbytes: RandomBytes) -> ClientSecurity:

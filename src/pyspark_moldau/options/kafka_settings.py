@@ -15,6 +15,7 @@ from pyspark_moldau.options.security_settings import SECURITY_NAMES, security_se
 log = logging.getLogger("pyspark_moldau")
 
 PREFIX: Final = "kafka."
+OWN_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")  # of moldau.client
 _BOOTSTRAP: Final = "bootstrap.servers"
 
 # Java's name → librdkafka's name, for every client.
@@ -99,8 +100,11 @@ class KafkaSettings:
     java: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
-    def is_plaintext(self) -> bool:
-        return self.librdkafka.get("security.protocol", "PLAINTEXT").upper() == "PLAINTEXT"
+    def suits_own_client(self) -> bool:
+        """Whether our own client speaks this security; librdkafka knows further mechanisms, such as GSSAPI."""
+        protocol = self.librdkafka.get("security.protocol", "PLAINTEXT").upper()
+        mechanism = self.librdkafka.get("sasl.mechanism", "GSSAPI").upper()
+        return not protocol.startswith("SASL") or mechanism in OWN_MECHANISMS
 
     def number(self, name: str, default: int) -> int:
         """Return a numeric setting by its Java name."""

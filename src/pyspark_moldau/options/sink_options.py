@@ -139,13 +139,15 @@ def _parse(given: Mapping[str, str], default: Guarantee, identity: BatchIdentity
 
 
 def _is_raw(given: Mapping[str, str], kafka: KafkaSettings) -> bool:
-    """Whether to use Moldau's own client, which supports neither TLS nor SASL."""
+    """Whether to use Moldau's own client, which does not support every SASL mechanism."""
     chosen = given.get("sender", "auto").strip().lower()
     if chosen not in ("auto", "raw", "librdkafka"):
         raise OptionError(f"Option 'sender' must be auto, raw or librdkafka, not {chosen!r}.")
-    if chosen == "raw" and not kafka.is_plaintext:
-        raise OptionError("Option 'sender' cannot be 'raw' with TLS or SASL: remove it to send through librdkafka.")
-    return chosen != "librdkafka" and kafka.is_plaintext
+    if chosen == "raw" and not kafka.suits_own_client:
+        raise OptionError(
+            "Option 'sender' cannot be 'raw' with this SASL mechanism: remove it to send through librdkafka."
+        )
+    return chosen != "librdkafka" and kafka.suits_own_client
 
 
 def _check_transactional(kafka: KafkaSettings) -> None:

@@ -245,9 +245,11 @@ def _check_times(starting: Limit, ending: Limit) -> None:
 
 def _fetcher(given: Mapping[str, str], kafka: KafkaSettings) -> Fetcher:
     chosen = _choice(given, "fetcher", ("auto", "raw", "librdkafka"))
-    if chosen == "raw" and not kafka.is_plaintext:
-        raise OptionError("Option 'fetcher' cannot be 'raw' with TLS or SASL: remove it to read through librdkafka.")
-    return Fetcher.RAW if chosen != "librdkafka" and kafka.is_plaintext else Fetcher.LIBRDKAFKA
+    if chosen == "raw" and not kafka.suits_own_client:
+        raise OptionError(
+            "Option 'fetcher' cannot be 'raw' with this SASL mechanism: remove it to read through librdkafka."
+        )
+    return Fetcher.RAW if chosen != "librdkafka" and kafka.suits_own_client else Fetcher.LIBRDKAFKA
 
 
 def warn_about_unknown_options(given: Mapping[str, str]) -> None:

@@ -22,6 +22,7 @@ from moldau.node.ports.randomness import system_random
 from moldau.node.ports.sockets import SocketNetwork
 from moldau.records.builder import assemble_batch
 from moldau.records.header import TRANSACTIONAL
+from pyspark_moldau.client_security import security_of
 from pyspark_moldau.options.sink_options import SinkOptions
 from pyspark_moldau.sink.sender import CommitRejected, DeliveryFailed, ProducerFenced
 from pyspark_moldau.topic_lookup import look_up_topic
@@ -50,6 +51,7 @@ def sink_client(options: SinkOptions) -> AsyncClient:
         retry_backoff_ms=kafka.number("retry.backoff.ms", 100),
         retry_backoff_max_ms=kafka.number("retry.backoff.max.ms", 1000),
         allow_auto_create_topics=True,
+        security=security_of(kafka),
     )
     return AsyncClient(SocketNetwork(), SystemClock(), system_random(), kafka.bootstrap_servers, settings=settings)
 

@@ -47,7 +47,7 @@ TRUNCATED_BYTES: Final = 65_536
 _NOTE_CHARACTERS_MAX: Final = 1_000
 _TIME_ZERO: Final = (
     "column 'timestamp' is 1970-01-01 00:00:00 UTC, which librdkafka replaces by the current time; it can only be "
-    "written exactly once and without TLS and SASL"
+    "written exactly once and not through librdkafka"
 )
 _CUT_NOTE_BYTES: Final = 128
 

@@ -224,7 +224,7 @@ class BatchCommitter:
 
 
 def create_sender(options: SinkOptions, transactional_id: str, timeout_ms: int) -> TransactionalSender:
-    """Create a sender: Moldau's client for encoded batches, librdkafka with TLS or SASL."""
+    """Create a sender: Moldau's client for encoded batches, librdkafka for other SASL mechanisms."""
     if options.is_raw:
         from pyspark_moldau.sink.raw_sender import RawSender
 

@@ -18,6 +18,7 @@ from moldau.model.units import SECOND_MS, KiB, MiB
 from moldau.node.ports.clock import SystemClock
 from moldau.node.ports.randomness import system_random
 from moldau.node.ports.sockets import SocketNetwork
+from pyspark_moldau.client_security import security_of
 from pyspark_moldau.codec.batch_iterator import Batch, BatchIterator
 from pyspark_moldau.codec.decoder import DecodeRange, decode_batches
 from pyspark_moldau.options.source_options import SourceOptions
@@ -67,6 +68,7 @@ def _client_settings(options: SourceOptions) -> ClientSettings:
         total_timeout_ms=options.poll_timeout_ms,
         retry_backoff_ms=kafka.number("retry.backoff.ms", 100),
         retry_backoff_max_ms=kafka.number("retry.backoff.max.ms", 1000),
+        security=security_of(kafka),
     )
 
 
