@@ -12,6 +12,7 @@ COMMANDS: Final[dict[str, str]] = {
     "config": "moldau.cli.configs:app",
     "group": "moldau.cli.groups:app",
     "acl": "moldau.cli.acls:app",
+    "user": "moldau.cli.users:app",
     "txn": "moldau.cli.transactions:app",
     "quota": "moldau.cli.quotas:app",
     "produce": "moldau.cli.produce:app",
