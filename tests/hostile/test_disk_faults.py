@@ -320,6 +320,26 @@ def _codes(answer: Any) -> list[int]:
     return [each.error_code for topic in answer.responses for each in topic.partition_responses]
 
 
+@pytest.mark.proves("S8", part="what was acknowledged is kept")
+@pytest.mark.parametrize("character", [11, 21, 30, 42])
+def test_changed_character_in_partition_metadata_loses_no_records(character: int) -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t")
+        talker = await scene.connect()
+        await produce(talker, "t", batch(b"a"))
+        path = "/data/t-0/partition.metadata"
+        intact = scene.host.disk.contents()[path]
+        scene.host.crash()
+        scene.host.disk.flip_bit(path, character, 0)
+        await scene.restart()
+        talker = await scene.connect()
+        assert base_offsets(await fetch(talker, "t", 0)) == [0]
+        assert (await produce(talker, "t", batch(b"b"))).base_offset == 1
+        assert scene.host.disk.contents()[path] == intact
+
+    on_broker(script)
+
+
 def test_unreadable_records_block_compaction_of_their_own_log_only() -> None:
     async def script(scene: Scene) -> None:
         scene.simulation.disks_fail = True  # allows logged errors

@@ -153,6 +153,23 @@ def test_partitions_are_found_with_their_topic_ids() -> None:
     ]
 
 
+@pytest.mark.proves("S8", part="what was acknowledged is kept")
+def test_log_with_a_changed_character_in_its_metadata_is_no_stray() -> None:
+    disk = SimulatedDisk().mount()
+    folder = LogDir.open(disk, "/data")
+    path = folder.create_partition(TopicPartition("t", 0), ID) + "/partition.metadata"
+    data = disk.read(path)
+    for position in range(len(data)):
+        for bit in range(8):
+            changed = bytearray(data)
+            changed[position] ^= 1 << bit
+            file = disk.open(path)
+            file.pwrite(changed, 0)
+            assert folder.strays({"t": ID}) == [], bytes(changed)
+    folder.write_topic_id("/data/t-0", ID)
+    assert len(folder.strays({"t": OTHER_ID})) == 1
+
+
 def test_stray_logs_are_partitions_of_deleted_or_recreated_topics() -> None:
     disk = SimulatedDisk().mount()
     folder = LogDir.open(disk, "/data")

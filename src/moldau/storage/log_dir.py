@@ -37,6 +37,7 @@ FUTURE_SUFFIX: Final = "-future"
 
 _FOLDER_NAME_MAX: Final = 255
 _UNKNOWN_BROKER_EPOCH: Final = -1
+_DAMAGED_CHARACTERS_MAX: Final = 2
 _FAILED_SYNC: Final = b"a sync has failed"
 
 _log = logging.getLogger(__name__)
@@ -266,7 +267,8 @@ class LogDir:
             for found in self.partitions()
             if found.partition.topic not in kept
             and (
-                found.partition.topic not in topic_ids or found.topic_id not in (None, topic_ids[found.partition.topic])
+                found.partition.topic not in topic_ids
+                or not may_be_topic(found.topic_id, topic_ids[found.partition.topic])
             )
         ]
 
@@ -305,6 +307,18 @@ def decode_id(text: str) -> bytes:
     if len(value) != UUID_BYTES:
         raise ValueError(f"{text!r} is not an id of {UUID_BYTES} bytes")
     return value
+
+
+def may_be_topic(found: TopicId | None, topic_id: TopicId) -> bool:
+    """Whether a directory with this id in its file may belong to the topic: the id is equal, unknown, or damaged.
+
+    Ids are random: two that differ in one or two of 22 characters are the same id, and the file is corrupt. Taking it
+    for another topic's would replace the log by an empty one.
+    """
+    if found is None or found == topic_id:
+        return True
+    pairs = zip(encode_id(found), encode_id(topic_id), strict=True)
+    return sum(one != other for one, other in pairs) <= _DAMAGED_CHARACTERS_MAX
 
 
 def _encode_partition_metadata(topic_id: TopicId) -> bytes:

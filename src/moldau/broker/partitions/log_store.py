@@ -13,7 +13,7 @@ from moldau.model.ports import Clock, Disk, Executor, Random
 from moldau.storage.checkpoints import CLEANED, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, encode_offsets
 from moldau.storage.files import replace_file
 from moldau.storage.log import Log
-from moldau.storage.log_dir import LogDir
+from moldau.storage.log_dir import LogDir, may_be_topic
 from moldau.storage.open_segments import OpenSegments
 from moldau.storage.settings import LogSettings
 
@@ -74,7 +74,9 @@ class LogStore:
         found = self._known.get(name)
         if not is_known:
             self._cleaned_offsets.pop(name, None)  # of an earlier topic of this name
-        if not is_known or found is None:
+        if found != topic_id:  # there is no log yet, or its partition.metadata is missing or corrupt
+            if found is not None:
+                logger.warning("%s: partition.metadata has a corrupt topic id and is written again", name)
             self._has_renamed = True
             self._folder.create_partition(name, topic_id)
         log = Log.open(
@@ -114,7 +116,7 @@ class LogStore:
     def _has_leftovers(self, name: TopicPartition, topic_id: TopicId) -> bool:
         """Whether something is left of another log of this name."""
         if name in self._known:
-            return self._known[name] not in (topic_id, None)
+            return not may_be_topic(self._known[name], topic_id)
         return any(name in written for written in self._written.values())
 
     def _without(self, outdated: set[TopicPartition], checkpoint: str) -> Mapping[TopicPartition, int]:
