@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -52,3 +53,18 @@ def test_produce_and_consume_continue_after_kill_and_restart(broker: Broker) -> 
         consume.wait(30)
     with broker.client() as client:
         assert client.list_offset("t", 0, -1).offset == sent
+
+
+def test_hangup_is_a_clean_stop(tmp_path: Path) -> None:
+    command = [*MOLDAU, "start", "-c", "listeners=PLAINTEXT://127.0.0.1:0", "-c", f"log.dirs={tmp_path}/data"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        [*command, "-c", "moldau.metrics.listener="], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    ) as node:
+        assert node.stdout is not None
+        node.stdout.readline()  # it serves
+        node.send_signal(signal.SIGHUP)
+        _, errors = node.communicate(timeout=30)
+    assert node.returncode == 0, errors
+    assert b"Traceback" not in errors
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()

@@ -20,6 +20,7 @@ from moldau.node.ports.capabilities import Capabilities
 from moldau.node.ports.clock import SystemClock
 from moldau.node.ports.executor import SystemExecutor, Worker
 from moldau.node.ports.files import SystemDisk
+from moldau.node.ports.pages import CONNECTIONS_MAX
 from moldau.node.ports.randomness import system_random
 from moldau.node.ports.sockets import SocketNetwork
 
@@ -240,4 +241,16 @@ async def test_pages_are_served_over_http(request_bytes: bytes, status: bytes, e
     answer = await _fetch(listener.address, request_bytes)
     assert answer.startswith(b"HTTP/1.1 " + status)
     assert answer.endswith(ending)
+    await listener.close()
+
+
+async def test_slow_clients_do_not_keep_others_from_the_pages() -> None:
+    listener = await SocketNetwork().serve_pages(Address("127.0.0.1", 0), _page)
+    address = listener.address
+    slow = [await asyncio.open_connection(*address) for _ in range(CONNECTIONS_MAX)]
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+    assert (await reader.read()).startswith(b"HTTP/1.1 200")
+    for _, each in [*slow, (reader, writer)]:
+        each.close()
     await listener.close()

@@ -41,7 +41,10 @@ class NodeFailed(Exception):
 def serve(
     configuration: Configuration, announce: Callable[[Announcement], None], *, lifeline: int | None = None
 ) -> None:
-    """Run a node until SIGTERM, SIGINT, or end of file on the `lifeline` descriptor. Raises the error that stops it."""
+    """Run a node until SIGTERM, SIGINT, SIGHUP, or end of file on the `lifeline` descriptor.
+
+    Raises the error that stops it.
+    """
     set_up_logs(configuration.settings.log_format, configuration.settings.log_level)
     _raise_file_limit()
     asyncio.run(_serve(configuration, announce, lifeline))
@@ -62,6 +65,8 @@ async def _serve(configuration: Configuration, announce: Callable[[Announcement]
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+        loop.add_signal_handler(signal.SIGHUP, end)  # the terminal was closed
     if lifeline is not None:
         _watch(lifeline, end)
     node = Node(configuration, system_ports(configuration), on_failure=fail, process_lines=process_lines)

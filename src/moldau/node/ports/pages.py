@@ -16,14 +16,15 @@ _REASONS: Final = {
     404: "Not Found",
     405: "Method Not Allowed",
     500: "Internal Server Error",
+    503: "Service Unavailable",
 }
 
 
 class PageServer(asyncio.Protocol):
     """One HTTP connection: serves one request, then closes."""
 
-    def __init__(self, page: Callable[[str], Awaitable[Page]], connections: "set[PageServer]") -> None:
-        """`connections` holds all open connections of the port."""
+    def __init__(self, page: Callable[[str], Awaitable[Page]], connections: "dict[PageServer, None]") -> None:
+        """`connections` holds all open connections of the port, oldest first; slow ones make way for new ones."""
         self._page = page
         self._connections = connections
         self._received = bytearray()
@@ -32,9 +33,12 @@ class PageServer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._connections.add(self)
-        timeout_s = REQUEST_SECONDS_MAX if len(self._connections) <= CONNECTIONS_MAX else 0.0
-        self._deadline = asyncio.get_running_loop().call_later(timeout_s, transport.abort)
+        self._deadline = asyncio.get_running_loop().call_later(REQUEST_SECONDS_MAX, transport.abort)
+        if len(self._connections) >= CONNECTIONS_MAX:
+            oldest = next(iter(self._connections))
+            del self._connections[oldest]
+            oldest._transport.abort()
+        self._connections[self] = None
 
     def data_received(self, data: bytes) -> None:
         if self._handling:
@@ -47,7 +51,7 @@ class PageServer(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._deadline.cancel()
-        self._connections.discard(self)
+        self._connections.pop(self, None)
 
     async def _handle(self) -> None:
         request_line = bytes(self._received.split(b"\r\n", 1)[0]).decode("latin-1").split(" ")

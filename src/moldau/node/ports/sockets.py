@@ -167,7 +167,7 @@ class SocketNetwork:
 
     async def serve_pages(self, address: Address, page: Callable[[str], Awaitable[Page]]) -> Listener:
         loop = asyncio.get_running_loop()
-        connections: set[PageServer] = set()
+        connections: dict[PageServer, None] = {}
         hosts = await hosts_to_listen_on(address)
         server = await loop.create_server(lambda: PageServer(page, connections), hosts, address.port)
         return SocketListener(server)
