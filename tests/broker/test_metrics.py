@@ -1,5 +1,7 @@
 """Prometheus metrics: their names, kinds and values."""
 
+import asyncio
+import errno
 import re
 
 import pytest
@@ -113,6 +115,24 @@ def test_health_path_responds_and_unknown_paths_are_not_found() -> None:
         pages = MetricsEndpoint(scene.node.broker, [], scene.node._listeners.limits)
         assert (await pages.page("/health"))[0] == 200
         assert (await pages.page("/else"))[0] == 404
+
+    on_broker(script)
+
+
+def test_readiness_path_names_the_cause_while_the_log_dir_is_offline() -> None:
+    async def script(scene: Scene) -> None:
+        await scene.create("t")
+        pages = MetricsEndpoint(scene.node.broker, [], scene.node._listeners.limits)
+        assert (await pages.page("/health/ready"))[::2] == (200, b"ok\n")
+        scene.simulation.disks_fail = True
+        scene.host.disk.write_error = errno.EROFS
+        await produce(await scene.connect(), "t", batch(b"a"))
+        status, _, body = await pages.page("/health/ready")
+        assert (status, body.startswith(b"log dir /data is offline: Read-only file system")) == (503, True)
+        assert (await pages.page("/health"))[0] == 200
+        scene.host.disk.write_error = 0
+        await asyncio.sleep(10)
+        assert (await pages.page("/health/ready"))[0] == 200
 
     on_broker(script)
 

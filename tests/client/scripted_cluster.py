@@ -18,7 +18,7 @@ from moldau_dev.simulation.loop import SimulatedLoop
 
 TOPIC_ID = bytes(range(16))
 Answer = Callable[[Any], Any]
-APIS = (0, 1, 2, 3, 8, 9, 10, 15, 16, 18, 19, 20, 22, 32, 42, 43, 44, 45, 46, 47, 55, 60, 64, 69)
+APIS = (0, 1, 2, 3, 8, 9, 10, 15, 16, 18, 19, 20, 22, 32, 35, 42, 43, 44, 45, 46, 47, 55, 60, 64, 69)
 
 
 class Script:

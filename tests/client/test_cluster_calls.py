@@ -91,6 +91,7 @@ def healthy(isr: tuple[int, ...] = (1, 2), leader: int = 1, fenced: tuple[int, .
         script.on(node, "DescribeQuorum", lambda _: quorum())
         script.on(node, "ListPartitionReassignments", lambda _: moving())
         script.on(node, "DescribeConfigs", lambda _: min_isr(2))
+        script.on(node, "DescribeLogDirs", lambda _: messages.DescribeLogDirsResponse(results=[]))
     return script
 
 
@@ -224,6 +225,14 @@ def problems(script: Script) -> list[str]:
 
 def test_cluster_without_problems_is_healthy() -> None:
     assert problems(healthy()) == []
+
+
+def test_offline_log_dir_is_reported_with_its_effect_and_remedy() -> None:
+    script = healthy()
+    log_dir = messages.DescribeLogDirsResponse.DescribeLogDirsResult(error_code=56, log_dir="/data", usable_bytes=0)
+    script.on(2, "DescribeLogDirs", lambda _: messages.DescribeLogDirsResponse(results=[log_dir]))
+    (found,) = problems(script)
+    assert found.startswith("broker 2 cannot write its log dir /data, 0 bytes free: free space or replace the disk")
 
 
 @pytest.mark.proves("H8", part="partitions move by plan")

@@ -47,6 +47,14 @@ class UnhealthyPartition:
 
 
 @dataclass(frozen=True, slots=True)
+class OfflineLogDir:
+    """A log dir that its broker cannot write."""
+
+    path: str
+    free_bytes: int  # -1: unknown
+
+
+@dataclass(frozen=True, slots=True)
 class Health:
     """The state and problems of a cluster."""
 
@@ -58,6 +66,7 @@ class Health:
     partitions: int
     unhealthy: tuple[UnhealthyPartition, ...]
     reassigning: int
+    offline_log_dirs: Mapping[int, OfflineLogDir]  # by broker
     under_provisioned: Mapping[str, int]  # internal topics with fewer replicas than brokers allow: their replica count
 
     @property
@@ -103,6 +112,12 @@ class Health:
             )
         if self.offline:
             yield f"{_partitions(self.offline)} no leader: writes and reads fail"
+        for node, log_dir in self.offline_log_dirs.items():
+            free = f", {log_dir.free_bytes} bytes free" if log_dir.free_bytes >= 0 else ""
+            yield (
+                f"broker {node} cannot write its log dir {log_dir.path}{free}: free space or replace the disk; until "
+                "then other replicas lead its partitions, and writes to those without another replica fail"
+            )
         if self.under_min_isr:
             yield f"{_partitions(self.under_min_isr)} too few replicas in sync: writes with acks=all are rejected"
         if self.under_replicated:
@@ -146,6 +161,9 @@ async def check_health(client: AsyncClient) -> Health:
     topics = await client.describe_topics()
     min_isr = await _min_isr(client, [each.name for each in topics])
     unreachable = await _unreachable(client, [each.node_id for each in cluster.brokers if not each.is_fenced])
+    serving = [each.node_id for each in cluster.brokers if not each.is_fenced and each.node_id not in unreachable]
+    offline_log_dirs = await _offline_log_dirs(client, serving)
+    topics = sorted(topics, key=lambda each: (each.is_internal, each.name))
     quorum, moving, has_no_controller = await _from_controllers(client)
     return Health(
         cluster,
@@ -156,6 +174,7 @@ async def check_health(client: AsyncClient) -> Health:
         sum(len(each.partitions) for each in topics),
         tuple(_unhealthy(topics, moving, min_isr)),
         len(moving),
+        offline_log_dirs,
         _under_provisioned(topics, sum(not each.is_fenced for each in cluster.brokers)),
     )
 
@@ -185,6 +204,22 @@ async def _unreachable(client: AsyncClient, brokers: Sequence[int]) -> tuple[int
 
     found = await asyncio.gather(*map(responds, brokers))
     return tuple(broker for broker, does_respond in zip(brokers, found, strict=True) if not does_respond)
+
+
+async def _offline_log_dirs(client: AsyncClient, brokers: Sequence[int]) -> dict[int, OfflineLogDir]:
+    """Ask each broker for log dirs with an error; one that may not or cannot respond has none."""
+
+    async def find(broker: int) -> OfflineLogDir | None:
+        try:
+            async with asyncio.timeout(BROKER_MS_MAX / 1000):
+                response = await client.send(messages.DescribeLogDirsRequest(topics=[]), node=broker)
+        except (*REQUEST_FAILURES, TimeoutError):
+            return None
+        failed = (each for each in response.results if each.error_code == ErrorCode.KAFKA_STORAGE_ERROR)
+        return next((OfflineLogDir(each.log_dir, each.usable_bytes) for each in failed), None)
+
+    found = await asyncio.gather(*map(find, brokers))
+    return {broker: log_dir for broker, log_dir in zip(brokers, found, strict=True) if log_dir is not None}
 
 
 async def _unless_unsupported(request: Any) -> Any:

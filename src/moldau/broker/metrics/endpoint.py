@@ -1,12 +1,14 @@
 """The metrics page. It is built in slices, so that thousands of partitions do not stall the event loop."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol
 
 from moldau.broker.fetch.sessions import FetchSessions
 from moldau.broker.groups.group_coordinator import Groups
 from moldau.broker.groups.lag import Position
+from moldau.broker.internal_topics import is_internal
 from moldau.broker.metrics import catalogue
 from moldau.broker.metrics.catalogue import Metric
 from moldau.broker.metrics.cluster_metrics import ClusterMetricsHost, cluster_lines
@@ -80,7 +82,7 @@ class MetricsHost(ClusterMetricsHost, Protocol):
 
 
 class MetricsEndpoint:
-    """Serves `/metrics`, and `/health` for liveness checks."""
+    """Serves `/metrics`; `/health` while the process lives; `/health/ready` fails while it cannot serve all it has."""
 
     def __init__(
         self,
@@ -100,7 +102,22 @@ class MetricsEndpoint:
             return 200, CONTENT_TYPE, await self._metrics()
         if path == "/health":
             return 200, _PLAIN_TEXT, b"ok\n"
-        return 404, _PLAIN_TEXT, b"There are /metrics and /health here.\n"
+        if path == "/health/ready":
+            problems = list(self._problems())
+            return 503 if problems else 200, _PLAIN_TEXT, "".join(f"{each}\n" for each in problems or ["ok"]).encode()
+        return 404, _PLAIN_TEXT, b"There are /metrics, /health and /health/ready here.\n"
+
+    def _problems(self) -> Iterator[str]:
+        """What this broker cannot do, with cause and remedy; user topics first."""
+        log_dir, offline = self._broker.log_dir, self._broker.partitions.offline
+        if not log_dir.is_online:
+            yield f"log dir {log_dir.folder} is offline: {log_dir.cause}; {log_dir.remedy}"
+        causes = Counter(offline.values())
+        for (topic, index), cause in sorted(offline.items(), key=lambda each: (is_internal(each[0][0]), each[0])):
+            count = causes.pop(cause, 0)  # one line for each cause
+            if count:
+                more = f" and {count - 1} more" if count > 1 else ""
+                yield f"{topic}-{index}{more} offline: {cause}"
 
     async def _metrics(self) -> bytes:
         lines: list[str] = []

@@ -308,6 +308,11 @@ class Partitions:
             logger.error("%s is offline: %s. %s", name, error, REPAIR)
 
     @property
+    def offline(self) -> Mapping[tuple[str, int], str]:
+        """The partitions whose log is corrupt or cannot be opened, with the cause."""
+        return {**self._corrupt, **self._unopened}
+
+    @property
     def are_all_open(self) -> bool:
         """Whether no log is offline. A log that stayed offline was not recovered since the last run, so this run must
         not leave a clean-shutdown marker."""
