@@ -257,7 +257,8 @@ def test_rejected_batch_names_its_invalid_records(compression: Compression, coun
 @pytest.mark.parametrize("bound", ["before", "after"])
 def test_timestamp_beyond_the_bound_in_mid_batch_is_rejected(bound: str) -> None:
     async def script(scene: Scene) -> None:
-        await scene.create("t", **{f"message_timestamp_{bound}_max_ms": 60_000})
+        bounds = {f"message_timestamp_{bound}_max_ms": 60_000}
+        await scene.create("t", moldau_record_validation="header", **bounds)
         talker = await scene.connect()
         now_ms = scene.host.clock.wall_ms()
         invalid_ms = now_ms - 61_000 if bound == "before" else now_ms + 65_000

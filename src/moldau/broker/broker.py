@@ -41,6 +41,7 @@ from moldau.broker.runtime.log_dir_monitor import LogDirMonitor
 from moldau.broker.runtime.loop_stalls import LoopStalls
 from moldau.broker.runtime.meters import AuthenticationMeter, TrafficMeter
 from moldau.broker.runtime.rate_limited_logger import RateLimitedLogger
+from moldau.broker.runtime.record_sampler import RecordSamplers
 from moldau.broker.transactions.transaction_coordinator import Transactions
 from moldau.client.errors import check
 from moldau.machines.metadata.delta import MetadataDelta, delta_between
@@ -130,6 +131,7 @@ class Broker:
         settings = self.settings
         self.fetch_sessions = FetchSessions(ports.random, settings.max_incremental_fetch_session_cache_slots)
         self.record_validator = RecordValidator(ports.executor)
+        self.record_samplers = RecordSamplers(ports.random)
         self.log_flusher = LogFlusher(ports.executor, ports.clock, on_failure, self.log_dir, self.limited_logger)
         self.write_coalescer = WriteCoalescer()
         self.replica_sessions = ReplicaFetchSessions(ports.random)

@@ -175,6 +175,14 @@ class LogSettings:
         at_least=0,
         doc="A record whose timestamp is further than this in the future is rejected (CreateTime only).",
     )
+    record_validation: str = setting(
+        "moldau.record.validation",
+        "sampled",
+        one_of=("header", "sampled", "full"),
+        doc="Which produced batches have their records decoded and validated: none, so that headers decide; the first "
+        "of each producer, a random sample, and all after an invalid one; or all. Topics that are compacted or limit "
+        "timestamps always validate all.",
+    )
     compression_type: str = setting(
         "compression.type",
         "producer",
@@ -330,7 +338,7 @@ class LogSettings:
     @property
     def validates_all_records(self) -> bool:
         """Whether every record of every batch is decoded before the append."""
-        return self.is_compacted or self.limits_timestamps
+        return self.record_validation == "full" or self.is_compacted or self.limits_timestamps
 
     @property
     def limits_timestamps(self) -> bool:

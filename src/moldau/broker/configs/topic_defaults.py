@@ -46,6 +46,7 @@ SYNONYMS: Final[Mapping[str, tuple[Synonym, ...]]] = {
     "min.cleanable.dirty.ratio": (Synonym("log.cleaner.min.cleanable.ratio"),),
     "min.compaction.lag.ms": (Synonym("log.cleaner.min.compaction.lag.ms"),),
     "min.insync.replicas": (Synonym("min.insync.replicas"),),
+    "moldau.record.validation": (Synonym("moldau.record.validation"),),
     "preallocate": (Synonym("log.preallocate"),),
     "retention.bytes": (Synonym("log.retention.bytes"),),
     "retention.ms": (

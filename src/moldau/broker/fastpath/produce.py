@@ -21,6 +21,7 @@ from moldau.broker.partitions.partition import FLUSH_EVERY_MESSAGE, Partition
 from moldau.broker.partitions.produce_append import append_produced
 from moldau.broker.partitions.produce_validation import accept
 from moldau.broker.requests.fast_path import FastPath, FastPathConnection
+from moldau.broker.runtime.record_sampler import RecordSampler
 from moldau.model.errors import KafkaError
 from moldau.model.ids import TopicId
 from moldau.model.protocol import ACKS_ALL, ACKS_LEADER, PRODUCE_TOPIC_IDS_FROM
@@ -63,6 +64,7 @@ class CachedRequest:
     __slots__ = (
         "_numbers_position",
         "_response",
+        "_sampler",
         "_settings",
         "acks_all",
         "partition",
@@ -71,8 +73,9 @@ class CachedRequest:
         "version",
     )
 
-    def __init__(self, partition: Partition, request: ProduceRequest, version: int) -> None:
+    def __init__(self, partition: Partition, request: ProduceRequest, version: int, sampler: RecordSampler) -> None:
         topic = request.topic_data[0]
+        self._sampler = sampler
         self.partition = partition
         self.version = version
         self.acks_all = request.acks == ACKS_ALL
@@ -91,7 +94,7 @@ class CachedRequest:
         log = partition.log
         if not partition.is_leader or log.settings is not self._settings:
             return False
-        accepted = accept(batch, log, now_ms, self.version)
+        accepted = accept(batch, log, now_ms, self.version, self._sampler)
         if accepted is None:
             return False
         appended = append_produced(partition, accepted, now_ms, self.acks_all, False)
@@ -309,7 +312,8 @@ class ProduceFastPath:
         topic = request.topic_data[0]
         partition = self._partition(topic, topic.partition_data[0].index, context)
         records = topic.partition_data[0].records
-        if partition is None or records is None or not _appends_unchanged(partition.log):
+        sampler = context.connection.record_sampler if context.connection is not None else None
+        if partition is None or records is None or sampler is None or not _appends_unchanged(partition.log):
             return
         end = _end_before_batch(frame, len(records), version)
         if end is None:
@@ -322,7 +326,7 @@ class ProduceFastPath:
             self._reset(head, end, version)
         if len(self._cached) >= CACHED_REQUESTS_MAX:
             self._cached.clear()
-        self._cached[bytes(frame[HEAD_BYTES:end])] = CachedRequest(partition, request, version)
+        self._cached[bytes(frame[HEAD_BYTES:end])] = CachedRequest(partition, request, version, sampler)
 
     def _drop_outdated(self) -> None:
         """Drop requests that were authorized before the ACLs changed."""

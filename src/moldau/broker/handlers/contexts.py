@@ -21,6 +21,7 @@ from moldau.broker.requests.context import ContextHost, RequestContext
 from moldau.broker.requests.quorum_requests import ClusterMember
 from moldau.broker.runtime.log_dir_monitor import LogDirMonitor
 from moldau.broker.runtime.meters import TrafficMeter
+from moldau.broker.runtime.record_sampler import RecordSamplers
 from moldau.broker.transactions.verification import TransactionHost
 from moldau.machines.metadata.image import BrokerImage, MetadataImage, PartitionImage, VersionRange
 from moldau.model.ids import Address
@@ -103,6 +104,9 @@ class ProduceHost(MetadataHost, TransactionHost, Protocol):
 
     @property
     def record_validator(self) -> RecordValidator: ...
+
+    @property
+    def record_samplers(self) -> RecordSamplers: ...
 
     @property
     def traffic(self) -> TrafficMeter: ...

@@ -13,6 +13,7 @@ from moldau.broker.partitions.produce_append import append_produced
 from moldau.broker.partitions.produce_validation import ValidatedBatch, accept
 from moldau.broker.requests.context import CloseConnection
 from moldau.broker.requests.leader_hints import LeaderHints
+from moldau.broker.runtime.record_sampler import RecordSampler
 from moldau.broker.runtime.time_slice import ALONE, TimeSlice
 from moldau.model.errors import (
     InvalidRequest,
@@ -138,7 +139,7 @@ def _append(
     if data.records is None:
         raise InvalidRequest("The produce request has no records for a partition.")
     now_ms = context.now_ms
-    accepted = accept(data.records, partition.log, now_ms, context.api_version)
+    accepted = accept(data.records, partition.log, now_ms, context.api_version, sampler_of(context))
     if accepted is None:
         return None
     return _write(partition, accepted, now_ms, request, pending)
@@ -154,12 +155,24 @@ async def _append_deferred(
     for each in deferred:
         try:
             settings = broker.partitions.get(each.topic, each.partition, each.topic_id).log.settings
-            accepted = await broker.record_validator.accept(each.records, settings, context.now_ms, turn)
+            accepted = await broker.record_validator.accept(
+                each.records, settings, context.now_ms, turn, sampler_of(context)
+            )
             partition = broker.partitions.get(each.topic, each.partition, each.topic_id)
             result = _write(partition, accepted, context.now_ms, request, pending)
         except KafkaError as error:
             result = _failed(each.topic, each.partition, len(each.records), error, context)
         each.results[each.position] = result
+
+
+def sampler_of(context: ProduceContext) -> RecordSampler:
+    """The sampler of the request's connection, created by its first batch."""
+    connection = context.connection
+    if connection is None:
+        return context.broker.record_samplers.create()
+    if connection.record_sampler is None:
+        connection.record_sampler = context.broker.record_samplers.create()
+    return connection.record_sampler
 
 
 def _write(

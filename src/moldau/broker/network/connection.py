@@ -22,6 +22,7 @@ from moldau.broker.network.host import NetworkHost
 from moldau.broker.network.response_queue import PendingResponse, ResponseQueue
 from moldau.broker.network.taskless_handler import TasklessHandler, resume
 from moldau.broker.requests.context import AllowedTopics, CloseConnection, RequestContext
+from moldau.broker.runtime.record_sampler import RecordSampler
 from moldau.model.errors import InvalidConfig, KafkaError, StorageFailed
 from moldau.model.ports import Connection, Piece
 from moldau.wire.codec import Malformed
@@ -66,6 +67,7 @@ class ServedConnection:
         "peer",
         "principal",
         "quota",
+        "record_sampler",
         "responses",
         "when_lost",
     )
@@ -106,6 +108,7 @@ class ServedConnection:
         self.last_active_ms = 0.0
         self.has_requested_metadata = False
         self.allowed_topics = AllowedTopics()
+        self.record_sampler: RecordSampler | None = None  # of a connection that produces
 
     # -- called by the transport
 

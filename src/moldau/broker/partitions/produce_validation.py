@@ -2,13 +2,15 @@
 
 from typing import Final
 
-from moldau.model.errors import MessageTooLarge
+from moldau.broker.runtime.record_sampler import RecordSampler
+from moldau.model.errors import KafkaError, MessageTooLarge
 from moldau.model.units import KiB
 from moldau.records.compression import Compression
 from moldau.records.conversion import recompress
 from moldau.records.header import (
     BASE_TIMESTAMP_FIELD,
     MAX_TIMESTAMP_FIELD,
+    PRODUCER_ID_FIELD,
     BatchHeader,
     Buffer,
     read_header,
@@ -20,6 +22,7 @@ from moldau.storage.settings import LogSettings
 ZSTD_FROM_VERSION: Final = 7
 LIGHT_BYTES: Final = 64 * KiB  # at most so much is decoded on the event loop,
 LIGHT_RECORDS: Final = 2_000  # and no more records than this
+HEADER_ONLY: Final = "header"
 _AS_PRODUCED: Final = "producer"
 _CODECS: Final = {
     "uncompressed": Compression.NONE,
@@ -33,8 +36,12 @@ _CODECS: Final = {
 ValidatedBatch = tuple[memoryview, BatchHeader]
 
 
-def accept(records: memoryview, log: Log, now_ms: int, api_version: int) -> ValidatedBatch | None:
+def accept(
+    records: memoryview, log: Log, now_ms: int, api_version: int, sampler: RecordSampler
+) -> ValidatedBatch | None:
     """Return the batch as it is appended; raises the error for the producer.
+
+    The sampler is that of the connection.
 
     None if its records must be decoded and are too many to do so on the event loop: then `RecordValidator` takes over.
     """
@@ -45,17 +52,26 @@ def accept(records: memoryview, log: Log, now_ms: int, api_version: int) -> Vali
     # Fast path of nearly every batch: its header is enough. A max timestamp beyond the bound is not, because the
     # response names the invalid records; nor is one below the base timestamp, which some clients leave unset.
     newest = header[MAX_TIMESTAMP_FIELD]
-    if header[BASE_TIMESTAMP_FIELD] <= newest <= now_ms + settings.message_timestamp_after_max_ms:
-        if log.stores_batches_unchanged or not needs_records(header, settings):
+    if (
+        header[BASE_TIMESTAMP_FIELD] <= newest <= now_ms + settings.message_timestamp_after_max_ms
+        or settings.has_log_append_time
+    ) and (log.stores_batches_unchanged or not needs_records(header, settings)):
+        if settings.record_validation == HEADER_ONLY:
             return records, header
-    elif settings.has_log_append_time and not needs_records(header, settings):
-        return records, header
+        sampler.countdown -= 1
+        if sampler.countdown >= 0 and header[PRODUCER_ID_FIELD] in sampler.trusted:
+            return records, header
     if len(records) > LIGHT_BYTES or header.records_count > LIGHT_RECORDS:
         return None
     try:
-        return _validate_records(records, header, settings, now_ms)
+        accepted = _validate_records(records, header, settings, now_ms)
     except MessageTooLarge:
         return None
+    except KafkaError:
+        sampler.rejected(header.producer_id)
+        raise
+    sampler.accepted(header.producer_id)
+    return accepted
 
 
 def needs_records(header: BatchHeader, settings: LogSettings) -> bool:

@@ -11,8 +11,9 @@ from moldau.broker.partitions.produce_validation import (
     record_rules,
     with_max_timestamp,
 )
+from moldau.broker.runtime.record_sampler import RecordSampler
 from moldau.broker.runtime.time_slice import TimeSlice
-from moldau.model.errors import CorruptMessage, InvalidRecord, MessageTooLarge, RequestTimedOut
+from moldau.model.errors import CorruptMessage, InvalidRecord, KafkaError, MessageTooLarge, RequestTimedOut
 from moldau.model.ports import Executor
 from moldau.model.units import MiB
 from moldau.records.compression import OUTPUT_BYTES_MAX, Compression
@@ -46,10 +47,19 @@ class RecordValidator:
     def release(self, records: bytearray) -> None:
         self._held_bytes -= len(records)
 
-    async def accept(self, records: bytearray, settings: LogSettings, now_ms: int, turn: TimeSlice) -> ValidatedBatch:
+    async def accept(
+        self, records: bytearray, settings: LogSettings, now_ms: int, turn: TimeSlice, sampler: RecordSampler
+    ) -> ValidatedBatch:
         """As `produce_validation.accept`, for batches it has deferred."""
-        async with self._one_at_a_time:
-            return await self._accept(records, settings, now_ms, turn)
+        producer_id = read_header(records).producer_id
+        try:
+            async with self._one_at_a_time:
+                accepted = await self._accept(records, settings, now_ms, turn)
+        except KafkaError:
+            sampler.rejected(producer_id)
+            raise
+        sampler.accepted(producer_id)
+        return accepted
 
     async def _accept(self, records: bytearray, settings: LogSettings, now_ms: int, turn: TimeSlice) -> ValidatedBatch:
         inflated_bytes_max = min(OUTPUT_BYTES_MAX, max(INFLATED_BYTES_MAX, INFLATION_MAX * settings.max_message_bytes))

@@ -17,6 +17,7 @@ from moldau.broker.access import (
 )
 from moldau.broker.audit_log import AuditLog
 from moldau.broker.runtime.rate_limited_logger import RateLimitedLogger
+from moldau.broker.runtime.record_sampler import RecordSampler
 from moldau.machines.access.acls import canonical_host
 from moldau.model.ports import Clock
 from moldau.wire.framing import RequestHeader
@@ -56,6 +57,7 @@ class ClientConnection(Protocol):
 
     allowed_topics: "AllowedTopics"
     has_requested_metadata: bool
+    record_sampler: RecordSampler | None
     is_token_authenticated: bool
     when_lost: Callable[[], None] | None
 
