@@ -340,6 +340,22 @@ def test_changed_character_in_partition_metadata_loses_no_records(character: int
     on_broker(script)
 
 
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE])
+def test_folder_is_synced_again_after_descriptors_ran_out(error: int) -> None:
+    async def script(scene: Scene) -> None:
+        scene.simulation.disks_fail = True
+        await scene.create("t", flush_messages=1)
+        talker = await scene.connect()
+        scene.host.disk.fail("sync_directory", error, path="/data/t-0")
+        assert (await produce(talker, "t", batch(b"a"))).base_offset == 0
+        assert scene.host.disk.fired["failed sync_directory"] == 1
+        scene.host.power_loss()
+        await scene.restart()
+        assert base_offsets(await fetch(await scene.connect(), "t", 0)) == [0]
+
+    on_broker(script)
+
+
 def test_unreadable_records_block_compaction_of_their_own_log_only() -> None:
     async def script(scene: Scene) -> None:
         scene.simulation.disks_fail = True  # allows logged errors

@@ -1,11 +1,14 @@
 """File writes: complete writes, and atomic replacement."""
 
+import errno
 from contextlib import suppress
 from typing import Final
 
 from moldau.model.ports import Buffer, Disk, File
 from moldau.model.units import MiB
 from moldau.storage.names import TEMPORARY
+
+NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 
 _CHUNK_BYTES: Final = 1 * MiB
 
@@ -33,6 +36,8 @@ def sync_directory(disk: Disk, folder: str) -> None:
     try:
         disk.sync_directory(folder)
     except OSError as error:
+        if error.errno in NO_DESCRIPTOR:
+            raise  # it could not be opened: nothing was tried, so it may be retried
         raise SyncFailed(f"sync of {folder} failed: {error}") from error
 
 
