@@ -246,6 +246,24 @@ def test_delete_records_completes_once_every_replica_has_deleted() -> None:
     on_cluster(script)
 
 
+@pytest.mark.proves("H1")
+def test_delete_records_below_a_start_moved_by_retention_completes() -> None:
+    """The partition is idle, so that nothing but the request makes the followers fetch."""
+
+    async def script(cluster: Cluster) -> None:
+        await create(cluster, segment_bytes=1024, retention_bytes=1)
+        for _ in range(5):
+            await send(cluster, b"a" * 700)
+        for node_id in (2, 1, 3):
+            log = copy_of(cluster, node_id).log
+            await cluster.until(lambda log=log: log.start_offset == 5, 1_000.0)
+        for offset in (1, 3, 5):
+            answer = await delete_below(cluster, offset)
+            assert (answer.error_code, answer.low_watermark) == (0, 5)
+
+    on_cluster(script)
+
+
 def test_delete_records_times_out_on_a_slow_replica() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)

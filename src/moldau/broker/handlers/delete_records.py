@@ -54,12 +54,12 @@ def _delete(topic: str, requested: Requested, context: LogContext, pending: list
             raise TopicAuthorizationFailed(f"Not authorized to delete from topic {topic}.")
         if is_internal(topic):
             raise InvalidTopic(f"Clients cannot delete records of the internal topic {topic}.")
-        partition = _advance(topic, requested, context)
+        partition, offset = _advance(topic, requested, context)
     except KafkaError as error:
         return _error_result(requested.partition_index, error)
     result = Result(partition_index=requested.partition_index, low_watermark=partition.log.start_offset)
     if partition.leading is not None:
-        pending.append((partition.leading.start_wait(partition.log.start_offset), result))
+        pending.append((partition.leading.start_wait(offset), result))
     return result
 
 
@@ -83,7 +83,8 @@ async def _wait(pending: list[PendingCommit], timeout_ms: int) -> None:
             wait.cancel()
 
 
-def _advance(topic: str, requested: Requested, context: LogContext) -> Partition:
+def _advance(topic: str, requested: Requested, context: LogContext) -> tuple[Partition, int]:
+    """Return the partition and the offset that no replica may start below when the request is done."""
     partition = context.broker.partitions.get(topic, requested.partition_index)
     if "delete" not in partition.log.settings.cleanup_policy and partition.log.settings.cleanup_policy:
         raise PolicyViolation(f"Topic {topic} is compacted only; its cleanup.policy has no delete.")
@@ -93,9 +94,12 @@ def _advance(topic: str, requested: Requested, context: LogContext) -> Partition
         raise OffsetOutOfRange(f"{partition.name} has high watermark {high_watermark}; offset {offset} is beyond it.")
     if offset > partition.log.start_offset:
         partition.log.advance_start_offset(offset)
+    leading = partition.leading
+    if leading is not None and leading.machine.low_watermark < offset:
+        # Retention may have moved this log start before: idle followers have not been sent it then.
         for follower in list(partition.followers):
-            follower.on_committed()  # its next fetch response carries the new log start offset
-    return partition
+            follower.on_committed()  # its next fetch response carries the log start offset
+    return partition, offset
 
 
 def error_response(request: DeleteRecordsRequest, error: KafkaError, version: int) -> DeleteRecordsResponse:  # noqa: ARG001

@@ -38,6 +38,7 @@ class FollowerRole:
         "key",
         "machine",
         "named_in_fetch",
+        "named_start_offset",
         "on_ready",
         "on_synced",
         "partition",
@@ -51,6 +52,7 @@ class FollowerRole:
         self.is_held = False  # while the leader handles another request for it
         self.is_in_session = False
         self.named_in_fetch = 0  # number of the last fetch that named it; its position then is in `_asked`
+        self.named_start_offset = NO_OFFSET  # the log start offset that the last fetch which named it reported
         self._requested_position = NO_EPOCH, NO_OFFSET, NO_EPOCH  # leader epoch, offset, last epoch
         self.failures = 0
         self.on_ready: Callable[[], None] = _ignore  # called when one reason to wait is gone
@@ -77,7 +79,8 @@ class FollowerRole:
         machine = self.machine
         self.named_in_fetch = number
         self._requested_position = machine.leader_epoch, machine.fetch_offset, machine.last_fetched_epoch
-        return FetchPartition(*self.key, *self._requested_position, self.partition.log.start_offset, max_bytes)
+        start_offset = self.named_start_offset = self.partition.log.start_offset
+        return FetchPartition(*self.key, *self._requested_position, start_offset, max_bytes)
 
     def accepts_response(self, number: int) -> bool:
         """Whether a response to fetch `number` still fits the log, and no truncation is pending."""

@@ -314,10 +314,9 @@ class ReplicaFetcher:
 
     def _append(self, following: FollowerRole, response: Any, now_ms: int) -> None:
         partition = following.partition
-        start_offset = partition.log.start_offset
         count = following.append_response(response, now_ms)
         following.failures = 0
-        if count or partition.log.start_offset != start_offset:
+        if count or partition.log.start_offset != following.named_start_offset:
             self._to_name[following] = None
         if not count:
             return
