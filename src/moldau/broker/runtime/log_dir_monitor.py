@@ -43,7 +43,7 @@ class LogDirSettings(Protocol):
 
 
 class WriteObserver(Protocol):
-    """Is told about failed and slow writes."""
+    """Observes writes: when they start and end, and which fail."""
 
     def failed(self, error: OSError) -> None: ...
 
