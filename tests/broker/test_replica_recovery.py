@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from broker_scene import batch, list_offset, produce
 from cluster_scene import BROKER, ONE_CONTROLLER, Cluster, on_cluster
 from replica_scene import are_same, contents, copy_of, create, leader_of, read, reassign, send, values, where
 
+from moldau.broker.partitions.partition import Partition
 from moldau.model.errors import ErrorCode
 from moldau.records.header import read_header
 from moldau.records.record import iterate_batches
@@ -246,7 +248,11 @@ def test_delete_records_completes_once_every_replica_has_deleted() -> None:
     on_cluster(script)
 
 
-@pytest.mark.proves("H1")
+def _starts_at(copy: Partition, offset: int) -> bool:
+    return copy.log.start_offset == offset
+
+
+@pytest.mark.proves("S4", part="DeleteRecords")
 def test_delete_records_below_a_start_moved_by_retention_completes() -> None:
     """The partition is idle, so that nothing but the request makes the followers fetch."""
 
@@ -255,8 +261,8 @@ def test_delete_records_below_a_start_moved_by_retention_completes() -> None:
         for _ in range(5):
             await send(cluster, b"a" * 700)
         for node_id in (2, 1, 3):
-            log = copy_of(cluster, node_id).log
-            await cluster.until(lambda log=log: log.start_offset == 5, 1_000.0)
+            copy = copy_of(cluster, node_id)
+            await cluster.until(partial(_starts_at, copy, 5), 1_000.0)
         for offset in (1, 3, 5):
             answer = await delete_below(cluster, offset)
             assert (answer.error_code, answer.low_watermark) == (0, 5)
