@@ -144,7 +144,7 @@ def test_unreachable_cluster_raises_failed(monkeypatch: pytest.MonkeyPatch) -> N
                 ask("orders")
 
 
-@pytest.mark.proves("C4", part="of a group")
+@pytest.mark.proves("C4", part="resetting the offsets of a group")
 @pytest.mark.parametrize(
     "members", [{"partition_assignment_strategy": "cooperative-sticky"}, {"group_protocol": "consumer"}]
 )

@@ -268,7 +268,7 @@ def test_previous_epoch_is_only_withheld_after_a_power_loss() -> None:
     on_cluster(script)
 
 
-@pytest.mark.proves("H3", part="the next leader has everything")
+@pytest.mark.proves("H3", part="the new leader has all committed records")
 @pytest.mark.parametrize("loses_power", [False, True])
 def test_broker_killed_before_its_registration_response_counts_as_clean(
     loses_power: bool, monkeypatch: pytest.MonkeyPatch

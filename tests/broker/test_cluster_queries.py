@@ -103,7 +103,7 @@ def test_metadata_is_served_by_topic_id(version: int) -> None:
     on_broker(script)
 
 
-@pytest.mark.proves("A1", part="hostile frames are survived")
+@pytest.mark.proves("A1", part="invalid requests are rejected")
 @pytest.mark.parametrize("version", [11, 12, 13])
 def test_metadata_rejects_a_null_name_without_an_id(version: int) -> None:
     async def script(scene: Scene) -> None:

@@ -355,7 +355,7 @@ def test_deleted_partition_falls_back_to_the_handler(monkeypatch: pytest.MonkeyP
     with_follower(script)
 
 
-@pytest.mark.proves("S6", part="in the log before the ack")
+@pytest.mark.proves("S6", part="appended before the acknowledgement")
 def test_coalesced_batches_are_not_sent_before_they_are_written() -> None:
     async def script(cluster: Cluster, follower: Follower) -> None:
         producer = await cluster.connect(LEADER)

@@ -102,7 +102,7 @@ async def listed(talker: Talker) -> tuple[int, list[str]]:
     return answer.error_code, [each.group_id for each in answer.groups]
 
 
-@pytest.mark.proves("H2", part="too few in sync")
+@pytest.mark.proves("H2", part="too few in-sync replicas")
 @pytest.mark.parametrize("name", CHANGES)
 def test_change_is_rejected_at_once_and_committed_state_is_readable(name: str) -> None:
     async def script(cluster: Cluster) -> None:
@@ -139,7 +139,7 @@ async def silence(cluster: Cluster) -> Talker:
 SILENT = (*SETTINGS, "broker.session.timeout.ms=60000")
 
 
-@pytest.mark.proves("H2", part="too few in sync")
+@pytest.mark.proves("H2", part="too few in-sync replicas")
 def test_uncommitted_writes_do_not_block_requests_forever() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
@@ -204,7 +204,7 @@ class TwoGroups:
         return [[each.member_id for each in answer.groups[0].members] for answer in (classic, consumer)]
 
 
-@pytest.mark.proves("C5", part="who falls silent is out")
+@pytest.mark.proves("C5", part="a silent member is evicted")
 def test_only_members_without_heartbeats_expire_after_the_isr_recovers() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster, partitions=[[1, 2, 3], [1, 2, 3]])

@@ -255,7 +255,7 @@ def test_groups_are_assigned_to_shards_as_in_kafka() -> None:
     assert {group_id: partition_for(group_id, 50) for group_id in known} == known
 
 
-@pytest.mark.proves("C3", part="returned as committed")
+@pytest.mark.proves("C3", part="committed offsets are returned")
 def test_long_group_ids_are_not_kept_in_memory() -> None:
     before = internal_topics._cached_hash.cache_info().currsize
     known = {"a" * 256: 0, "a" * 257: 19, "ab" * 16_000: 34}

@@ -169,7 +169,7 @@ def test_heartbeat_of_an_old_generation_is_rejected() -> None:
     on_broker(script)
 
 
-@pytest.mark.proves("C5", part="who falls silent is out")
+@pytest.mark.proves("C5", part="a silent member is evicted")
 def test_classic_member_that_does_not_rejoin_is_evicted_at_its_timeout(fast_path: FastPathCount) -> None:
     async def script(scene: Scene) -> None:
         await scene.create(TOPIC, partitions=4)
@@ -252,7 +252,7 @@ class ReadLate:
         return self.served[-1].transport.may_defer_reads
 
 
-@pytest.mark.proves("C5", part="who falls silent is out")
+@pytest.mark.proves("C5", part="a silent member is evicted")
 def test_heartbeat_connection_is_read_late_until_another_request_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     read_late = ReadLate(monkeypatch)
 

@@ -16,7 +16,7 @@ from moldau.records.builder import build_batch
 from moldau.storage.compaction import CompactionJob, CompactionResult, compact
 from moldau.wire.messages import DeleteTopicsRequest
 
-pytestmark = pytest.mark.proves("S5", part="the newest value survives")
+pytestmark = pytest.mark.proves("S5", part="the newest value of each key is kept")
 
 EAGER: Any = {
     "cleanup_policy": "compact",

@@ -161,7 +161,7 @@ def test_hole_is_truncated_only_after_a_power_loss() -> None:
     on_broker(script)
 
 
-@pytest.mark.proves("S8", part="what was acknowledged is kept")
+@pytest.mark.proves("S8", part="acknowledged records are kept")
 def test_corrupt_partition_is_offline_after_a_clean_shutdown() -> None:
     async def script(scene: Scene) -> None:
         scene.simulation.disks_fail = True
@@ -181,7 +181,7 @@ def test_corrupt_partition_is_offline_after_a_clean_shutdown() -> None:
     on_broker(script)
 
 
-@pytest.mark.proves("S8", part="torn tails are cut")
+@pytest.mark.proves("S8", part="torn tails are truncated")
 @pytest.mark.parametrize("is_killed", [True, False])
 def test_power_loss_is_remembered_until_every_log_is_opened(is_killed: bool) -> None:
     async def script(scene: Scene) -> None:
@@ -208,7 +208,7 @@ def test_power_loss_is_remembered_until_every_log_is_opened(is_killed: bool) -> 
     on_broker(script)
 
 
-@pytest.mark.proves("S8", part="what was acknowledged is kept")
+@pytest.mark.proves("S8", part="acknowledged records are kept")
 def test_power_loss_recovery_ends_once_every_log_is_opened() -> None:
     async def script(scene: Scene) -> None:
         scene.simulation.disks_fail = True

@@ -43,7 +43,7 @@ def _stored(scene: Scene, group_id: str = "g") -> Any:
     return machine.state.offsets.get(group_id, {})
 
 
-@pytest.mark.proves("H3", part="the next leader has everything")
+@pytest.mark.proves("H3", part="the new leader has all committed records")
 @pytest.mark.parametrize("version", [4, 8], ids=["no id", "id"])
 def test_coordinator_with_a_late_topic_update_keeps_new_commits(version: int) -> None:
     """The deletion, the new topic and the coordinator election reach it in one image."""
@@ -84,7 +84,7 @@ def _group_led_elsewhere(cluster: Cluster) -> tuple[str, int]:
     raise AssertionError("there is none")
 
 
-@pytest.mark.proves("C3", part="returned as committed")
+@pytest.mark.proves("C3", part="committed offsets are returned")
 def test_topic_recreated_while_a_coordinator_is_down_has_no_offsets() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster, partitions=HERE)
@@ -111,7 +111,7 @@ def test_topic_recreated_while_a_coordinator_is_down_has_no_offsets() -> None:
     on_cluster(script, settings=("offsets.topic.num.partitions=3", "offsets.topic.replication.factor=1"))
 
 
-@pytest.mark.proves("C3", part="returned as committed")
+@pytest.mark.proves("C3", part="committed offsets are returned")
 @pytest.mark.parametrize("options", [{}, {"version": 4, "retention_time_ms": RETENTION_MS}], ids=["id", "no id"])
 def test_offsets_do_not_survive_a_deletion_that_fails_on_disk(options: dict[str, Any]) -> None:
     async def script(scene: Scene) -> None:
@@ -131,7 +131,7 @@ def test_offsets_do_not_survive_a_deletion_that_fails_on_disk(options: dict[str,
     on_broker(script)
 
 
-@pytest.mark.proves("C3", part="returned as committed")
+@pytest.mark.proves("C3", part="committed offsets are returned")
 def test_many_offsets_are_removed_with_their_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("moldau.machines.groups.offset_cleanup.OFFSETS_PER_CLEANUP_STEP", 3)
 
@@ -147,7 +147,7 @@ def test_many_offsets_are_removed_with_their_topic(monkeypatch: pytest.MonkeyPat
     on_broker(script)
 
 
-@pytest.mark.proves("C3", part="returned as committed")
+@pytest.mark.proves("C3", part="committed offsets are returned")
 def test_offsets_of_a_deleted_topic_are_not_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     async def script(scene: Scene) -> None:
         talker = await _ready(scene)
@@ -207,7 +207,7 @@ def test_transactional_offsets_do_not_apply_to_a_recreated_topic() -> None:
     on_broker(script)
 
 
-@pytest.mark.proves("C3", part="kept over a crash")
+@pytest.mark.proves("C3", part="committed offsets survive a crash")
 def test_topics_missing_from_an_incomplete_image_do_not_count_as_deleted() -> None:
     async def script(scene: Scene) -> None:
         broker = scene.node.broker
@@ -221,7 +221,7 @@ def test_topics_missing_from_an_incomplete_image_do_not_count_as_deleted() -> No
     on_broker(script)
 
 
-@pytest.mark.proves("C3", part="returned as committed")
+@pytest.mark.proves("C3", part="committed offsets are returned")
 def test_loaded_offsets_are_checked_once_the_image_is_complete(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -129,7 +129,7 @@ def fetch_of(topic_id: bytes, offset: int = 0) -> FetchRequest:
     return FetchRequest(topics=[FetchRequest.FetchTopic(topic_id=topic_id, partitions=[wanted])])
 
 
-@pytest.mark.proves("H1", part="the in-sync set")
+@pytest.mark.proves("H1", part="the ISR")
 def test_borrowed_response_is_valid_and_its_callback_can_send_again() -> None:
     async def script(scene: Scene, peers: Peers) -> None:
         await scene.create("t")

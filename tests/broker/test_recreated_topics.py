@@ -10,7 +10,7 @@ from moldau.model.errors import ErrorCode
 from moldau.storage.checkpoints import CLEANED, LOG_STARTS
 from moldau.wire.messages import DeleteRecordsRequest, DeleteTopicsRequest
 
-pytestmark = pytest.mark.proves("S8", part="what was acknowledged is kept")
+pytestmark = pytest.mark.proves("S8", part="acknowledged records are kept")
 
 EARLIEST, LATEST = -2, -1
 LOG = "/data/t-0/00000000000000000000.log"

@@ -159,7 +159,7 @@ def test_follower_retries_when_its_disk_fails_in_a_full_truncation(operation: st
     on_cluster(script)
 
 
-@pytest.mark.proves("S8", part="what was acknowledged is kept")
+@pytest.mark.proves("S8", part="acknowledged records are kept")
 def test_compacted_replica_refetches_a_batch_lost_in_a_power_loss() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster, partitions=[[2, 3]], cleanup_policy="compact", segment_bytes=1024, min_insync_replicas=1)

@@ -276,7 +276,7 @@ def test_leader_counts_only_synced_records_of_its_own_when_configured() -> None:
     run(play())
 
 
-@pytest.mark.proves("H2", part="committed is what all in sync have")
+@pytest.mark.proves("H2", part="committed records are on every in-sync replica")
 @pytest.mark.parametrize("leader", [ME, 2], ids=["led", "followed"])
 def test_final_sync_at_the_stop_commits_nothing(leader: int) -> None:
     async def play() -> None:

@@ -185,7 +185,7 @@ def test_idle_follower_stays_in_the_isr() -> None:
     on_cluster(script, settings=QUICK)
 
 
-@pytest.mark.proves("H1", part="the in-sync set")
+@pytest.mark.proves("H1", part="the ISR")
 @pytest.mark.parametrize("unregistered", [2, 3])
 def test_unregistered_live_broker_rejoins_the_isr_without_any_write(unregistered: int) -> None:
     async def script(cluster: Cluster) -> None:

@@ -79,7 +79,7 @@ async def test_cancelled_handler_cleans_up_and_its_result_is_ignored() -> None:
     assert not handler.ends
 
 
-@pytest.mark.proves("H1", part="the in-sync set")
+@pytest.mark.proves("H1", part="the ISR")
 async def test_semaphore_granted_to_a_cancelled_handler_is_released() -> None:
     places = asyncio.Semaphore(1)
     await places.acquire()

@@ -232,7 +232,7 @@ def test_produce_keeps_the_rate(moldau: Moldau, topic: str) -> None:
     assert 400 <= times[-1] - times[0] <= 2000
 
 
-@pytest.mark.proves("C4", part="by listing offsets")
+@pytest.mark.proves("C4", part="ListOffsets")
 def test_consume_starts_and_stops_at_positions(moldau: Moldau, topic: str) -> None:
     start = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
     records = "".join(json.dumps({"value": str(n), "timestamp": start + n * 60_000}) + "\n" for n in range(10))

@@ -7,7 +7,7 @@ import pytest
 from moldau.cli.errors import CommandError
 from moldau.cli.positions import AtEnd, AtOffset, AtStart, AtTime, BeforeEnd, Position, parse_position
 
-pytestmark = pytest.mark.proves("C4", part="by listing offsets")
+pytestmark = pytest.mark.proves("C4", part="ListOffsets")
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ def test_brokers_serve_when_their_output_is_on_a_full_disk(tmp_path: Path, comma
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows what a descriptor leads to")
-@pytest.mark.proves("S1", part="an append never rewrites what is there")
+@pytest.mark.proves("S1", part="an append never overwrites existing records")
 def test_broker_files_never_get_the_descriptor_of_a_closed_stream(tmp_path: Path, address: str) -> None:
     start = [*MOLDAU, "start", "--data", str(tmp_path), "--listen", address, "-c", "moldau.metrics.listener="]
     with subprocess.Popen(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *start]) as broker:

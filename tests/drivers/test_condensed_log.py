@@ -213,7 +213,7 @@ def test_condensed_chunks_together_equal_the_log(seed: int) -> None:
     on_bench(script)
 
 
-@pytest.mark.proves("C3", part="kept over a crash")
+@pytest.mark.proves("C3", part="committed offsets survive a crash")
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.usefixtures("short_stretches")
 def test_replay_through_a_worker_yields_the_same_records_in_order(seed: int) -> None:
@@ -355,7 +355,7 @@ def test_replay_continues_on_the_loop_when_the_worker_dies(caplog: pytest.LogCap
     assert "loading without a worker process" in caplog.text
 
 
-@pytest.mark.proves("C3", part="kept over a crash")
+@pytest.mark.proves("C3", part="committed offsets survive a crash")
 @pytest.mark.parametrize("condensed_from_bytes", [1, NEVER])
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.usefixtures("short_stretches")

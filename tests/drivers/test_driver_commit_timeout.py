@@ -35,7 +35,7 @@ async def time_of_rejection(answer: "asyncio.Future[int]") -> float:
     return now_s()
 
 
-@pytest.mark.proves("H2", part="too few in sync")
+@pytest.mark.proves("H2", part="too few in-sync replicas")
 def test_each_waiter_times_out_at_its_own_deadline() -> None:
     scene = TimeoutScene(1)
 
@@ -107,7 +107,7 @@ def test_waiting_request_without_records_does_not_time_out() -> None:
     scene.run(act)
 
 
-@pytest.mark.proves("H2", part="too few in sync")
+@pytest.mark.proves("H2", part="too few in-sync replicas")
 def test_only_decisions_on_committed_state_respond_while_nothing_commits() -> None:
     scene = TimeoutScene(1)
 

@@ -64,7 +64,7 @@ def _random_log(chance: random.Random) -> bytes:
     return b"".join(batches)
 
 
-@pytest.mark.proves("C3", part="kept over a crash")
+@pytest.mark.proves("C3", part="committed offsets survive a crash")
 @pytest.mark.parametrize("seed", range(60))
 def test_bulk_collection_agrees_with_reading_record_by_record(seed: int) -> None:
     log = _random_log(random.Random(seed))

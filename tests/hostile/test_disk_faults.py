@@ -219,7 +219,7 @@ def test_log_that_fails_to_open_at_the_start_is_opened_later() -> None:
     on_broker(script)
 
 
-@pytest.mark.proves("S8", part="what was acknowledged is kept")
+@pytest.mark.proves("S8", part="acknowledged records are kept")
 def test_log_that_never_opens_does_not_block_others() -> None:
     async def script(scene: Scene) -> None:
         scene.simulation.disks_fail = True
@@ -320,7 +320,7 @@ def _codes(answer: Any) -> list[int]:
     return [each.error_code for topic in answer.responses for each in topic.partition_responses]
 
 
-@pytest.mark.proves("S8", part="what was acknowledged is kept")
+@pytest.mark.proves("S8", part="acknowledged records are kept")
 @pytest.mark.parametrize("character", [11, 21, 30, 42])
 def test_changed_character_in_partition_metadata_loses_no_records(character: int) -> None:
     async def script(scene: Scene) -> None:

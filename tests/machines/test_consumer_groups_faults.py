@@ -19,7 +19,7 @@ def stand_still(scene: ConsumerScene, ms: float) -> None:
 
 
 class TestStalls:
-    @pytest.mark.proves("C5", part="who falls silent is out")
+    @pytest.mark.proves("C5", part="a silent member is evicted")
     def test_stalled_node_evicts_no_member(self) -> None:
         scene = ConsumerScene(a=2)
         one, two = Consumer(scene, "m", "a").join(), Consumer(scene, "n", "a").join()
@@ -39,7 +39,7 @@ class TestStalls:
         scene.pass_time(0)
         assert not scene.consumer_group().members
 
-    @pytest.mark.proves("C5", part="who falls silent is out")
+    @pytest.mark.proves("C5", part="a silent member is evicted")
     def test_silent_member_is_evicted_after_the_grace_period(self) -> None:
         scene = ConsumerScene(a=2)
         Consumer(scene, "m", "a").join()
@@ -65,7 +65,7 @@ class TestKeepalives:
         )
         return scene.machine.decide_keepalive(request, REQUESTER, scene.now_ms) is not None
 
-    @pytest.mark.proves("C5", part="who falls silent is out")
+    @pytest.mark.proves("C5", part="a silent member is evicted")
     def test_member_stays_alive_while_nothing_can_be_written(self) -> None:
         scene = ConsumerScene(a=2)
         one = Consumer(scene, "m", "a").join()

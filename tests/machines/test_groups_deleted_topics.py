@@ -19,7 +19,7 @@ FetchTopic = messages.OffsetFetchRequest.OffsetFetchRequestTopics
 CHECK_MS = 10 * MINUTE_MS
 UNSTABLE = ErrorCode.UNSTABLE_OFFSET_COMMIT
 
-pytestmark = pytest.mark.proves("C3", part="returned as committed")
+pytestmark = pytest.mark.proves("C3", part="committed offsets are returned")
 
 
 class TopicsScene(ConsumerScene):

@@ -203,7 +203,7 @@ def test_restart_extends_the_session(phase: str) -> None:
     assert "two" in scene.group().static_ids
 
 
-@pytest.mark.proves("C5", part="a newcomer gets its share")
+@pytest.mark.proves("C5", part="a new member gets partitions")
 def test_static_member_with_zero_rebalance_timeout_causes_no_busy_timer() -> None:
     scene = Scene()
     ticket = scene.send_join(instance_id="one", session_ms=1_800_000)

@@ -224,7 +224,7 @@ def test_new_controller_resumes_elections_for_unfenced_broker() -> None:
     assert set(leaders(scene)) == {1}
 
 
-@pytest.mark.proves("H3", part="the next leader has everything")
+@pytest.mark.proves("H3", part="the new leader has all committed records")
 def test_many_leaderless_partitions_get_leaders_in_slices() -> None:
     scene = large()
     fence(scene, 2)
@@ -243,7 +243,7 @@ def test_many_leaderless_partitions_get_leaders_in_slices() -> None:
     assert set(leaders(scene)) == {2}
 
 
-@pytest.mark.proves("H2", part="too few in sync")
+@pytest.mark.proves("H2", part="too few in-sync replicas")
 def test_changed_min_isr_applies_to_all_of_many_partitions() -> None:
     scene = Scene(brokers=2)
     count = RECORDS_PER_DECISION_MAX // 3 + 1

@@ -27,7 +27,7 @@ PROGRESS = Progress(
 )
 
 
-@pytest.mark.proves("D3", part="what the pipeline counts")
+@pytest.mark.proves("D3", part="results of the pipeline")
 def test_every_part_has_its_own_name_group_and_checkpoint() -> None:
     parts = ACTIVITY.parts()
     assert [each.name for each in parts] == ["a-clean", "a-counts", "a-sessions", "a-load", "a-lake"]

@@ -64,7 +64,7 @@ def test_file_that_is_not_utf8_is_one_line(tmp_path: Path, option: str) -> None:
     assert result.stderr == f"error: {path} is not UTF-8 text: invalid start byte at byte 9\n"
 
 
-@pytest.mark.proves("D3", part="settings of clients")
+@pytest.mark.proves("D3", part="client settings")
 def test_options_override_the_file_and_reach_source_and_sink(config: Path) -> None:
     connection = Connection(
         bootstrap_servers="there:9093", command_config=config, kafka=["ssl.truststore.type=JKS", "client.id=me"]

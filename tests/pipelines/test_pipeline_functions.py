@@ -67,7 +67,7 @@ def test_function_is_applied_to_the_frame() -> None:
     assert step("def same(frame): return frame", "same").apply(frame) is frame
 
 
-@pytest.mark.proves("D3", part="your own function")
+@pytest.mark.proves("D3", part="user-defined functions")
 @pytest.mark.parametrize(
     ("source", "message"),
     [
@@ -121,7 +121,7 @@ def transform(frame):
 """
 
 
-@pytest.mark.proves("D3", part="your own function")
+@pytest.mark.proves("D3", part="user-defined functions")
 def test_file_may_postpone_annotations() -> None:
     frame = Frame()
     known = set(sys.modules)
@@ -129,7 +129,7 @@ def test_file_may_postpone_annotations() -> None:
     assert set(sys.modules) == known
 
 
-@pytest.mark.proves("D3", part="your own function")
+@pytest.mark.proves("D3", part="user-defined functions")
 def test_executors_do_not_import_the_file() -> None:
     cloudpickle = pytest.importorskip("pyspark.cloudpickle")
     frame = Frame(cloudpickle.dumps)
@@ -137,7 +137,7 @@ def test_executors_do_not_import_the_file() -> None:
     assert cloudpickle.loads(frame.sent)(4) == 8
 
 
-@pytest.mark.proves("D3", part="your own function")
+@pytest.mark.proves("D3", part="user-defined functions")
 @pytest.mark.parametrize("head", ["", "from __future__ import annotations; ä = 'ä'; from __future__ import division\n"])
 def test_file_with_future_imports_is_ejected_as_a_valid_script(
     moldau_broker: Broker, tmp_path: Path, head: str
@@ -153,7 +153,7 @@ def test_file_with_future_imports_is_ejected_as_a_valid_script(
     assert ("ä = 'ä'" in result.stdout) == bool(head)
 
 
-@pytest.mark.proves("D3", part="your own function")
+@pytest.mark.proves("D3", part="user-defined functions")
 @pytest.mark.parametrize("test", ["__name__ == '__main__'", '(\n    "__main__"\n    == __name__\n)'])
 def test_main_block_is_left_out_of_the_script(test: str) -> None:
     source = f"ä = 'ä'\ndef f(frame):\n    return frame, ä\nif {test}:\n    raise SystemExit(ä)\nelse:\n    b = 1\n"

@@ -191,7 +191,7 @@ def test_presets_are_ejected_as_plain_pyspark(moldau_broker: Broker, job: str, p
         assert part in result.stdout
 
 
-@pytest.mark.proves("D3", part="settings of clients")
+@pytest.mark.proves("D3", part="client settings")
 def test_client_settings_reach_source_and_sink_of_a_job(moldau_broker: Broker) -> None:
     topic = moldau_broker.create_topic(f"preset-{uuid.uuid4().hex}", partitions=1)
     words = f"transform -t {topic} --to out --eject - --kafka security.protocol=PLAINTEXT --allow-data-loss"

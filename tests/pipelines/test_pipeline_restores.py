@@ -171,7 +171,7 @@ def test_archive_continues_when_groups_cannot_be_saved(
     ] * 2
 
 
-@pytest.mark.proves("D3", part="settings of clients")
+@pytest.mark.proves("D3", part="client settings")
 def test_restore_passes_client_settings_to_source_and_sink(tmp_path: Path) -> None:
     from pyspark_moldau.options.sink_options import sink_batch_options
 

@@ -66,7 +66,7 @@ async def test_first_socket_after_a_quiet_period_is_read_at_once(monkeypatch: py
         assert [number for number, _ in scene.reads] == [1]
 
 
-@pytest.mark.proves("C5", part="who falls silent is out")
+@pytest.mark.proves("C5", part="a silent member is evicted")
 async def test_polls_are_spaced_under_load() -> None:
     with socket_pairs(3) as scene:
         loop = asyncio.get_running_loop()
@@ -104,7 +104,7 @@ async def test_loop_watches_nothing_when_all_sockets_are_removed() -> None:
         assert scene.deferred_reader._next is None
 
 
-@pytest.mark.proves("C5", part="who falls silent is out")
+@pytest.mark.proves("C5", part="a silent member is evicted")
 async def test_other_callbacks_run_between_many_reads() -> None:
     with socket_pairs(3 * READS_PER_TURN_MAX) as scene:
         turns: list[int] = []

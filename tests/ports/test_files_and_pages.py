@@ -163,7 +163,7 @@ def _make(disk: Disk, path: str) -> int:
     return os.getpid()
 
 
-@pytest.mark.proves("C3", part="kept over a crash")
+@pytest.mark.proves("C3", part="committed offsets survive a crash")
 async def test_urgent_job_does_not_wait_for_other_jobs(tmp_path: Path) -> None:
     executor, path = SystemExecutor(), str(tmp_path / "made")
     slow = asyncio.ensure_future(executor.work_on_files(_wait_for, path))

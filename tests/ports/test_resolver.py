@@ -79,7 +79,7 @@ async def test_unknown_host_name_is_in_the_error(monkeypatch: pytest.MonkeyPatch
     assert str(as_command_error(raised.value)) == f"cannot listen on {NAME}:9092: name or service not known"
 
 
-@pytest.mark.proves("H3", part="the dead are found")
+@pytest.mark.proves("H3", part="failed brokers are detected")
 @pytest.mark.parametrize("hosts", [["127.0.0.1"], ["127.0.0.1", "127.0.0.2"]], ids=["one address", "two"])
 async def test_connection_refused_at_every_address_is_connection_refused(stands_for: Stands, hosts: list[str]) -> None:
     stands_for(*hosts)

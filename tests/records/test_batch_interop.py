@@ -37,7 +37,7 @@ def placed(records: list[NewRecord], base_offset: int = 0) -> list[Record]:
     return [Record(base_offset + index, *record) for index, record in enumerate(records)]
 
 
-@pytest.mark.proves("S9", part="every codec is read")
+@pytest.mark.proves("S9", part="every codec is supported")
 @EVERY_LIBRARY
 @EVERY_CODEC
 @LOADS

@@ -188,7 +188,7 @@ def test_note_survives_an_interrupted_update(spark: Any, tmp_path: Path, monkeyp
     assert hadoop_files.read_text(spark, place) == "third"
 
 
-@pytest.mark.proves("D3", part="settings of clients")
+@pytest.mark.proves("D3", part="client settings")
 @pytest.mark.usefixtures("spark")
 def test_large_records_are_restored_with_compression(moldau_broker: Broker, topic: str, tmp_path: Path) -> None:
     """A topic with a limit of 1 MiB can hold records of 3 MB only if they are compressed."""

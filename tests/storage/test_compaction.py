@@ -90,7 +90,7 @@ def test_tombstones_with_infinite_retention_stay() -> None:
     ]
 
 
-@pytest.mark.proves("S5", part="the newest value survives")
+@pytest.mark.proves("S5", part="the newest value of each key is kept")
 @pytest.mark.parametrize("delta", [0, 2, 9])
 def test_record_with_a_wrong_offset_delta_hides_no_newer_one(delta: int) -> None:
     bench = CompactedBench()

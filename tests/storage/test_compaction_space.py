@@ -10,7 +10,7 @@ from moldau.storage import segment_swap
 from moldau.storage.compaction import compact
 from moldau.testing.disk import SimulatedDisk
 
-pytestmark = pytest.mark.proves("S5", part="the newest value survives")
+pytestmark = pytest.mark.proves("S5", part="the newest value of each key is kept")
 
 
 def _filled(disk: SimulatedDisk | None = None) -> CompactedBench:

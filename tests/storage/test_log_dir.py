@@ -153,7 +153,7 @@ def test_partitions_are_found_with_their_topic_ids() -> None:
     ]
 
 
-@pytest.mark.proves("S8", part="what was acknowledged is kept")
+@pytest.mark.proves("S8", part="acknowledged records are kept")
 def test_log_with_a_changed_character_in_its_metadata_is_no_stray() -> None:
     disk = SimulatedDisk().mount()
     folder = LogDir.open(disk, "/data")

@@ -150,7 +150,7 @@ def with_a_gap(**settings: Any) -> tuple[Bench, int]:
     return bench, bases[2] - 1
 
 
-@pytest.mark.proves("S8", part="torn tails are cut")
+@pytest.mark.proves("S8", part="torn tails are truncated")
 @pytest.mark.parametrize("policy", ["delete", "compact"])
 def test_batches_behind_a_gap_are_truncated_after_a_power_loss(policy: str) -> None:
     bench, lost = with_a_gap(cleanup_policy=(policy,))
@@ -159,7 +159,7 @@ def test_batches_behind_a_gap_are_truncated_after_a_power_loss(policy: str) -> N
     assert bench.log.end_offset == lost
 
 
-@pytest.mark.proves("S8", part="what was acknowledged is kept")
+@pytest.mark.proves("S8", part="acknowledged records are kept")
 @pytest.mark.parametrize(
     "opening",
     [

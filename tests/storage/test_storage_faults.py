@@ -256,7 +256,7 @@ def test_old_segment_continues_after_a_failed_roll(suffix: str) -> None:
     assert bench.log.segment_base_offsets == [0]
 
 
-@pytest.mark.proves("S8", part="what was acknowledged is kept")
+@pytest.mark.proves("S8", part="acknowledged records are kept")
 @pytest.mark.parametrize("is_clean", [False, True])
 @pytest.mark.parametrize("more", [0, 5])
 def test_leftovers_of_a_failed_roll_hide_no_later_records(is_clean: bool, more: int) -> None:

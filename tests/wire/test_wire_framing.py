@@ -44,7 +44,7 @@ def test_client_id_may_be_null() -> None:
     assert parse_request_header(memoryview(frame)[4:])[0].client_id is None
 
 
-@pytest.mark.proves("A1", part="hostile frames are survived")
+@pytest.mark.proves("A1", part="invalid requests are rejected")
 @pytest.mark.parametrize(("said", "read"), [("Büro".encode("latin-1"), "B?ro"), (b"\xff\xfe", "??")])
 def test_client_id_may_be_invalid_utf8(said: bytes, read: str) -> None:
     frame = b"\0\x0c\0\3\0\0\0\7" + len(said).to_bytes(2, "big") + said + b"body"
