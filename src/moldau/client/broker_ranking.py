@@ -18,7 +18,7 @@ class BrokerRanking:
     _unreachable_ms: dict[Address, float] = field(default_factory=dict)
 
     def mark_stale(self, address: Address) -> None:
-        """The broker returned stale metadata: rank it last, so that others take turns."""
+        """The broker returned stale metadata: rank it last, so that the next request goes to another."""
         self._stale.pop(address, None)
         self._stale[address] = None
         if len(self._stale) > ADDRESSES_MAX:

@@ -15,8 +15,8 @@ class CallContext:
     """The state of one call across its attempts."""
 
     deadline_ms: float
-    used: dict[str, TopicView] = field(default_factory=dict)  # what the last try went by
-    known: set[str] = field(default_factory=set)  # topics that any try has found
+    used: dict[str, TopicView] = field(default_factory=dict)  # the metadata that the last attempt used
+    known: set[str] = field(default_factory=set)  # topics that any attempt has found
     unknown_since_ms: float | None = None  # since when every attempt has failed with an unknown topic or broker
 
     def begin_attempt(self) -> None:

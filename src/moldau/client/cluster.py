@@ -38,7 +38,7 @@ UNKNOWN_TIMEOUT_MS: Final = 2 * SECOND_MS  # metadata of a new topic or broker m
 CREATION_TIMEOUT_MS: Final = 10 * SECOND_MS  # for a topic that the lookup itself creates
 # After these errors the broker may have executed the request, or may still do so.
 _UNCERTAIN: Final = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND})
-# A leader without contact to its followers may be the partitioned one.
+# A leader that cannot reach its followers may itself be behind a network partition.
 _SUSPECT: Final = STALE_METADATA | {ErrorCode.REQUEST_TIMED_OUT}
 _FAILURES: Final = (KafkaError, ConnectionLost, ResponseTimeout, Unreachable)
 
@@ -265,7 +265,7 @@ class Cluster:
             return self._may_become_known(error, topics, call)
         call.unknown_since_ms = None
         if isinstance(error, Unreachable):
-            return bool(self.metadata.brokers)  # a cluster that was never reached is a wrong address: fail at once
+            return bool(self.metadata.brokers)  # never reached: probably a wrong address, so fail at once
         if isinstance(error, ConnectionLost | ResponseTimeout):
             return (is_idempotent or not error.was_sent) and bool(self.metadata.brokers)
         if isinstance(error, KafkaError):

@@ -9,7 +9,7 @@ Responses arrive in request order (the protocol guarantees it), so a wrong corre
 response timeout closes the connection: every later response would be stuck behind the missing one.
 
 A session that the broker limits is renewed before the first request that is sent late in its lifetime (KIP-368).
-Requests that are in flight then get their responses meanwhile; the others wait.
+Requests in flight still get their responses; the others wait until the session is renewed.
 """
 
 import math
@@ -32,7 +32,7 @@ from moldau.wire import codec, framing, messages
 API_VERSIONS: Final = 18
 PRODUCE: Final = 0
 CORRELATION_ID_MAX: Final = 2**31 - 1
-RENEWED_AFTER: Final = 0.85  # of its lifetime, a session is renewed; as in Kafka's clients, without their jitter
+RENEWED_AFTER: Final = 0.85  # share of a session's lifetime; as in Kafka's clients, without their jitter
 
 _INT32 = struct.Struct(">i")
 _INT16 = struct.Struct(">h")
@@ -86,7 +86,7 @@ class _PendingRequest:
     ticket: int | None
     request: Any
     timeout_ms: float
-    deadline_ms: float  # of sending it; once sent, of its response
+    deadline_ms: float  # for sending the request; once it is sent, for its response
     version_at_most: int | None = None
     version_at_least: int = 0
     version: int = -1
@@ -305,7 +305,7 @@ class ClientConnection:
         except codec.Malformed:
             offers = ()
         offered = max((each.max_version for each in offers if each.api_key == API_VERSIONS), default=0)
-        # Always downwards, whatever the broker offers, so that the negotiation ends.
+        # Always a lower version, regardless of the broker's offer, so that the negotiation terminates.
         return self._negotiate(max(0, min(offered, version - 1)), now_ms)
 
     # Authentication

@@ -61,7 +61,7 @@ class Health:
     cluster: ClusterView
     quorum: QuorumView | None  # None if unsupported, not authorized, or timed out
     has_no_controller: bool
-    unreachable: tuple[int, ...]  # should serve, but do not respond
+    unreachable: tuple[int, ...]  # registered and unfenced, but not responding
     topics: int
     partitions: int
     unhealthy: tuple[UnhealthyPartition, ...]

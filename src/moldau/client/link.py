@@ -285,7 +285,7 @@ class Link:
                 self._close_connection(is_graceful=self._is_graceful)
 
     def _derive(self, derive: Derive) -> None:
-        """Derive a key outside the event loop, where there is an executor."""
+        """Derive a key outside the event loop if there is an executor."""
         executor = self._settings.security.executor
         if executor is None:
             self._effects.extend(self._protocol.derived(_result_of(derive), self._now_ms()))
@@ -339,7 +339,7 @@ class Link:
 
 
 def _result_of(derive: Derive) -> Any:
-    """Run the work; an exception is a result, because it belongs to the authentication."""
+    """Run the work; return its exception as the result, because it fails only the authentication."""
     try:
         return derive.work(*derive.arguments)
     except Exception as error:

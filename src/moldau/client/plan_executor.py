@@ -25,7 +25,7 @@ class Stage(StrEnum):
 
     DONE = "done"
     MOVING = "moving"
-    ELSEWHERE = "elsewhere"  # not moving, and not where the plan wants it
+    ELSEWHERE = "elsewhere"  # not moving, and not on its planned replicas
     GONE = "gone"  # the partition does not exist: its topic was deleted
 
 
@@ -37,7 +37,7 @@ class PartitionMove:
     stage: Stage
     replicas: tuple[int, ...]
     target: tuple[int, ...]
-    copied: float | None = None  # the share of its bytes that the slowest newcomer has
+    copied: float | None = None  # the fraction of its bytes that the slowest new replica has
 
     @property
     def is_done(self) -> bool:

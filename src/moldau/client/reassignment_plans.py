@@ -164,8 +164,8 @@ def plan_balance(current: Assignment, racks: Racks, count: int | None = None) ->
 
 Step = tuple[
     TopicPartition, int, int
-]  # a partition, the broker that hands over a replica or the leadership, the broker that gets it
-Edges = dict[int, dict[int, TopicPartition]]  # possible hand-overs from one broker to another
+]  # partition, source broker, target broker (of a replica or the preferred leadership)
+Edges = dict[int, dict[int, TopicPartition]]  # possible moves from one broker to another
 
 
 class _Placement:
@@ -336,7 +336,7 @@ def _with(replicas: Sequence[int], leaving: int, coming: int) -> tuple[int, ...]
 
 
 def _first_path(brokers: Iterable[int], edges: Edges, load: Mapping[int, int]) -> list[Step] | None:
-    """Find a chain of hand-overs between brokers whose load differs by at least two; most loaded brokers first."""
+    """Find a chain of moves between brokers whose load differs by at least two; most loaded brokers first."""
     for giver in sorted(brokers, key=lambda each: (-load[each], each)):
         path = _path(giver, edges, load)
         if path is not None:

@@ -1,8 +1,8 @@
 """SASL logins of a client: the exchanges of each mechanism, as generators that the connection drives.
 
 A login holds the credentials of a user and starts one exchange for each connection, and another whenever the session
-of a connection has to be renewed (KIP-368). What takes long, such as deriving keys from a password, is yielded as
-`Derive` and runs outside the event loop.
+of a connection has to be renewed (KIP-368). Slow work, such as deriving keys from a password, is yielded as `Derive`
+and runs outside the event loop.
 """
 
 from collections.abc import Callable, Generator
@@ -60,7 +60,7 @@ class PlainLogin:
 
 @dataclass(slots=True)
 class ScramLogin:
-    """SCRAM: the password stays here. `is_by_token`: a delegation token's id and HMAC as user and password."""
+    """SCRAM: the password is never sent. `is_by_token`: a delegation token's id and HMAC as user and password."""
 
     mechanism: str
     username: str
@@ -110,7 +110,7 @@ Login = PlainLogin | ScramLogin | TokenLogin
 def login(
     mechanism: str, username: str | None, password: str | None, randbytes: RandomBytes, *, is_by_token: bool = False
 ) -> Login:
-    """Return the login of a user; `InvalidConfig` if the mechanism needs something else."""
+    """Return the login of a user; `InvalidConfig` if the mechanism needs other credentials."""
     name = mechanism.upper()
     if name != PLAIN and name not in MECHANISMS:
         known = ", ".join((PLAIN, *MECHANISMS, OAUTHBEARER))

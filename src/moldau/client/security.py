@@ -9,8 +9,8 @@ from moldau.model.listeners import SecurityProtocol
 from moldau.model.ports import Executor
 from moldau.model.tls import TlsSettings
 
-# Yields the requests to send and receives each response; yields `Derive` for work that takes long and receives its
-# result. Returns once authenticated; raises KafkaError if rejected.
+# Yields the requests to send and receives each response; yields `Derive` for slow work and receives its result.
+# Returns once authenticated; raises KafkaError if rejected.
 Authentication = Generator[Any, Any, None]
 
 

@@ -1,4 +1,4 @@
-"""The security of our own client, from the settings of Kafka's Java clients: `security.protocol`, `ssl.…`, `sasl.…`."""
+"""Client security, from the settings of Kafka's Java clients: `security.protocol`, `ssl.…`, `sasl.…`."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -14,14 +14,14 @@ from moldau.model.tls import parse_tls
 SECURITY_PROTOCOL: Final = "security.protocol"
 MECHANISM: Final = "sasl.mechanism"
 JAAS: Final = "sasl.jaas.config"
-# Shorter than a JAAS configuration, under the names of librdkafka.
+# librdkafka's names: a shorter form than a JAAS configuration.
 USERNAME: Final = "sasl.username"
 PASSWORD: Final = "sasl.password"
 SECURITY_PREFIXES: Final = ("security.", "ssl.", "sasl.")
 
 
 def parse_security(settings: Mapping[str, str], randbytes: RandomBytes) -> ClientSecurity:
-    """Read the security settings among `settings`; `InvalidConfig` says what is wrong with them."""
+    """Read the security settings among `settings`; `InvalidConfig` if they are invalid."""
     name = settings.get(SECURITY_PROTOCOL, SecurityProtocol.PLAINTEXT.name).strip().upper()
     try:
         protocol = SecurityProtocol[name]

@@ -37,8 +37,8 @@ class Throttles:
     ) -> None:
         """Limit the rate of leaders that send and followers that fetch moved partitions.
 
-        Brokers that do not serve are skipped: they neither send nor report their settings. After a failure, previous
-        values are restored. Rates are set first, because an invalid one is then rejected before any other change.
+        Brokers that are not serving are skipped: they neither send records nor report their settings. After a failure,
+        previous values are restored. Rates are set first, so that an invalid one is rejected before any other change.
         """
         before: dict[Resource, dict[str, str]] = {}
         try:
@@ -87,7 +87,7 @@ class Throttles:
                 return []
             await self.client.alter_configs(resource, removed=found)
         except (UnknownTopicOrPartition, BrokerNotAvailable, Unreachable):
-            return []  # deleted meanwhile, or a broker that is down and only itself can describe
+            return []  # deleted meanwhile, or a broker that is down: only the broker itself can describe its settings
         return [f"{resource.kind.name.lower()} {resource.name}"]
 
     async def _own(self, resource: Resource, names: Sequence[str]) -> dict[str, str]:

@@ -42,8 +42,9 @@ class TransactionalProducer:
     With `is_v1` it behaves like clients before KIP-890: it adds each partition at the coordinator first, and keeps its
     epoch across transactions.
 
-    A batch without a response may be appended, so its sequence is used: another batch with it would be dropped as a
-    duplicate. The producer therefore neither sends to that partition nor commits until its epoch changes.
+    A batch without a response may have been appended, so its sequence is not reused: another batch with the same
+    sequence would be dropped as a duplicate. The producer therefore neither sends to that partition nor commits until
+    its epoch changes.
     """
 
     def __init__(

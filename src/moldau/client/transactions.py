@@ -182,7 +182,7 @@ class Transactions:
     ) -> list[HangingTransaction]:
         """Return transactions that are open longer than allowed and unknown to their coordinator.
 
-        A topic or broker that does not exist is an error, so that an empty result is not misread as good news.
+        A topic or broker that does not exist is an error, so that an empty result always means that none hang.
         """
         if broker is not None and all(each.node_id != broker for each in await self.client.brokers()):
             raise BrokerNotAvailable(f"broker {broker} does not exist")
