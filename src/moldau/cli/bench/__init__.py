@@ -1,1 +1,1 @@
-"""`moldau bench`: how fast is it, beside the least that any program would have to do."""
+"""`moldau bench`: throughput and latency, compared with baselines that do the minimum any server must."""

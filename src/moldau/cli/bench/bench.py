@@ -1,4 +1,4 @@
-"""What every experiment works with."""
+"""The context that all benchmarks share: cluster, load generator, baselines."""
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ SCRIPTS: Final = Path(__file__).parents[4] / "bench"  # in a source tree; an ins
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A cluster, a source of load, and how much of it."""
+    """A cluster, a load generator, and the number of connections and rounds."""
 
     cluster: Cluster
     generator: Generator
@@ -28,7 +28,7 @@ class Bench:
 
     @property
     def has_baselines(self) -> bool:
-        """Only beside a broker of our own: a plain loop here says nothing about a cluster elsewhere."""
+        """Whether baselines run: only with an embedded broker, because they run on this machine too."""
         return self.cluster.server is not None and SCRIPTS.is_dir()
 
     def baseline(self, script: str, **options: object) -> AbstractContextManager[servers.Server]:
@@ -38,7 +38,7 @@ class Bench:
         return interleave(subjects, self.rounds, self.tell)
 
     def pump(self, server: servers.Server | servers.Servers | None, flows: list[Flow], load: "Load") -> Round:
-        """Load the server and count what it cost."""
+        """Load the server in a closed loop and measure its CPU time."""
         pump = Pump(flows, load.in_flight, load.requests_max(flows[0]), load.seconds_max)
         before = server.cpu_s() if server else None
         pumped = self.generator.run(pump)
@@ -51,7 +51,7 @@ class Bench:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How hard, and how long: until either bound is reached."""
+    """Requests in flight, and the bounds of a round: it ends when either is reached."""
 
     in_flight: int
     bytes_max: int

@@ -1,4 +1,4 @@
-"""The loads that are measured again and again; to change one is to begin a new series of figures."""
+"""The standard loads. Results are comparable over time only while these stay unchanged."""
 
 from dataclasses import replace
 from typing import Final
@@ -9,7 +9,7 @@ from moldau.cli.bench.produce_load import ProduceCase
 from moldau.cli.bench.requests import Shape
 from moldau.model.units import GiB, MiB
 
-# Five in flight is what Kafka's own producer allows itself. Few bytes a round: see `pages`.
+# Five in flight is the default of Kafka's producer. Bytes per round are limited: see `pages`.
 _BATCHES: Final = Load(in_flight=5, bytes_max=256 * MiB, seconds_max=2.0)
 _SINGLE: Final = Load(in_flight=5, bytes_max=64 * MiB, seconds_max=1.0)
 FETCHES: Final = Load(in_flight=2, bytes_max=2 * GiB, seconds_max=1.0)
@@ -26,7 +26,7 @@ COMPACTED_BYTES: Final = 1 * GiB
 
 
 def produce_case(records: int, value_bytes: int) -> ProduceCase:
-    """A load of one's own."""
+    """Build a produce case from options of the command line."""
     return ProduceCase(f"produce {records} x {value_bytes} B", Shape(records, value_bytes), _BATCHES)
 
 

@@ -1,4 +1,4 @@
-"""Closed loop: so many requests in flight on each connection, as fast as they are answered."""
+"""Closed loop: a fixed number of requests in flight per connection, the next sent on each response."""
 
 import select
 import time
@@ -10,7 +10,7 @@ from moldau.cli.bench.streams import SILENCE_S_MAX, Flow, NoAnswer, Stream
 
 @dataclass(frozen=True, slots=True)
 class Pumped:
-    """What went through, and how long it took from the first byte out to the last answer in."""
+    """Completed requests, and the time from the first byte sent to the last response received."""
 
     requests: int
     elapsed_s: float
@@ -18,7 +18,7 @@ class Pumped:
 
 @dataclass(frozen=True, slots=True)
 class Pump:
-    """Send until so many requests have left or so much time is over; then wait for the answers still to come."""
+    """Send until the request or time limit is reached; then wait for the outstanding responses."""
 
     flows: Sequence[Flow]
     in_flight: int

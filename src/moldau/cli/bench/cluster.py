@@ -1,4 +1,4 @@
-"""The cluster under test: a broker of our own, or any that people have; topics that come and go with each round."""
+"""The cluster under test: an embedded one, or any Kafka cluster; each round uses new topics."""
 
 import contextlib
 import os
@@ -26,21 +26,21 @@ REMOVAL_S_MAX: Final = 30.0
 REMOVAL_CHECK_S: Final = 0.02
 LEADER_S_MAX: Final = 10.0
 
-# A benchmark that is interrupted leaves at most an hour of its data on a cluster that is not its own.
+# An interrupted benchmark leaves data on a foreign cluster for at most an hour.
 TOPIC_CONFIGS: Final = {"retention.ms": "3600000", "file.delete.delay.ms": "0"}
 BROKER_SETTINGS: Final = {"moldau.metrics.listener": "127.0.0.1:0", "moldau.log.level": "warning"}
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic of one round, and where the leader of each partition listens."""
+    """A topic of one round, and the address of each partition's leader."""
 
     name: str
     leaders: tuple[Address, ...]
 
 
 class Cluster:
-    """What is measured. `server` is the broker's process where it is ours."""
+    """The cluster to measure. `server` is its process or processes; None if the benchmark did not start it."""
 
     def __init__(
         self,
@@ -66,8 +66,8 @@ class Cluster:
     def topic(
         self, partitions: int, configs: Mapping[str, str] | None = None, *, replicas: int | None = None
     ) -> Iterator[Topic]:
-        """A fresh topic, deleted afterwards; its bytes are gone from the disk before the next round begins."""
-        # All names have one length: so have all frames of a load.
+        """Create a topic for the block; delete it afterwards and wait until its files are removed."""
+        # All names have the same length, so all frames of a load do too.
         name = f"moldau-bench-{self._token}-{self._topics_made:05d}"
         self._topics_made += 1
         self._client.create_topic(
@@ -118,7 +118,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def bench_folder(where: Path | None) -> Iterator[Path]:
-    """A folder for brokers and baselines alike, so that both write to one file system. It goes at the end."""
+    """A temporary folder for brokers and baselines, so that both write to the same file system."""
     folder = Path(tempfile.mkdtemp(prefix="moldau-bench-", dir=where))
     try:
         free_bytes = shutil.disk_usage(folder).free
@@ -133,7 +133,7 @@ def bench_folder(where: Path | None) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def own_broker(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[Cluster]:
-    """A broker that runs as long as the benchmark."""
+    """An embedded broker, which runs as long as the benchmark."""
     with (
         servers.broker(folder, {**BROKER_SETTINGS, **(settings or {})}) as server,
         connect(server.bootstrap_servers) as client,
@@ -145,7 +145,7 @@ def own_broker(folder: Path, settings: Mapping[str, str] | None = None) -> Itera
 
 @contextlib.contextmanager
 def own_cluster(folder: Path, brokers: int, settings: Mapping[str, str] | None = None) -> Iterator[Cluster]:
-    """Several brokers on this machine, and topics with a replica on each."""
+    """An embedded cluster on this machine; topics have a replica on each broker."""
     local = LocalCluster.open(
         folder / "cluster",
         brokers=brokers,
@@ -161,7 +161,7 @@ def own_cluster(folder: Path, brokers: int, settings: Mapping[str, str] | None =
 
 
 def _free_port_of(count: int) -> int:
-    """The first of so many ports in a row that are free now."""
+    """Return the first of `count` consecutive ports that are free now."""
     while True:
         with contextlib.ExitStack() as stack:
             first = stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]

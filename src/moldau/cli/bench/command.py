@@ -1,4 +1,4 @@
-"""`moldau bench`: the commands. Each imports what it measures when it runs."""
+"""`moldau bench`: the commands. Each imports its benchmark when it runs."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -48,7 +48,7 @@ def produce(
     records: Records = 1_000_000,
     json: Json = False,
 ) -> None:
-    """Batches as fast as they are acknowledged."""
+    """Measure produce throughput: batches are sent as fast as they are acknowledged."""
     plan = plan_of(bootstrap_servers, embedded, folder, rounds, connections)
     if client is Client.LIBRDKAFKA:
         _throughput_of_librdkafka(plan, records, value_bytes, json)
@@ -77,7 +77,7 @@ def fetch(
     value_bytes: ValueBytes = 100,
     json: Json = False,
 ) -> None:
-    """A megabyte a request from logs that are in memory."""
+    """Measure fetch throughput: one megabyte per request, from logs in the page cache."""
     plan = plan_of(bootstrap_servers, embedded, folder, rounds, connections)
     if client is Client.LIBRDKAFKA:
         _throughput_of_librdkafka(plan, records, value_bytes, json)
@@ -107,7 +107,7 @@ def latency(
     client: By = Client.RAW,
     json: Json = False,
 ) -> None:
-    """How long acknowledgements take at a fixed rate."""
+    """Measure the latency of acknowledgements at a fixed rate."""
     from moldau.cli.bench.latency import LatencyCase, run_latency
     from moldau.cli.bench.librdkafka import RecordsCase, require_librdkafka, run_acknowledgements
     from moldau.cli.bench.reports import progress, show
@@ -138,7 +138,7 @@ def end_to_end(
     value_bytes: ValueBytes = 100,
     json: Json = False,
 ) -> None:
-    """How long records take from a producer's hand to a waiting consumer's."""
+    """Measure the latency from producer to a waiting consumer at a fixed rate."""
     from moldau.cli.bench.end_to_end import run_end_to_end
     from moldau.cli.bench.latency import LatencyCase
     from moldau.cli.bench.reports import progress, show
@@ -153,7 +153,7 @@ def end_to_end(
 
 
 def _throughput_of_librdkafka(plan: "Plan", records: int, value_bytes: int, json: bool) -> None:
-    """Produced and read back in one go, whichever was asked for."""
+    """Measure produce and fetch together: both commands show both."""
     from moldau.cli.bench.librdkafka import RecordsCase, require_librdkafka, run_throughput
     from moldau.cli.bench.reports import progress, show
     from moldau.cli.bench.session import session

@@ -1,4 +1,4 @@
-"""From a producer's hand to a consumer's: batches leave at a fixed rate, and a waiting fetch brings them back."""
+"""End-to-end latency: batches are produced at a fixed rate and returned by a waiting fetch."""
 
 import select
 import socket
@@ -40,7 +40,8 @@ def _round(bench: Bench, case: LatencyCase, batch: bytes) -> Round:
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """Produce to partition 0 at a fixed rate and fetch from behind. Gives milliseconds from due to delivered."""
+    """Produce to partition 0 at a fixed rate and fetch at the log end. `run` returns latencies in milliseconds, from
+    the time a batch was due to its delivery."""
 
     flow: Flow
     topic: str
@@ -91,7 +92,7 @@ class Follow:
 
 
 class _Follower:
-    """A consumer's connection with one fetch always on its way."""
+    """A consumer's connection, which always has one fetch in flight."""
 
     def __init__(self, flow: Flow, topic: str, offset: int) -> None:
         self._socket: socket.socket = connected(flow.address)
@@ -107,7 +108,7 @@ class _Follower:
         self._socket.close()
 
     def receive(self) -> bool:
-        """Take what has come; whether a whole answer brought records."""
+        """Receive available bytes; return whether a complete response contained records."""
         part = self._socket.recv(FETCH_BYTES_MAX)
         if not part:
             raise NoAnswer("the server closed the consumer's connection; does its log say why?")

@@ -1,4 +1,4 @@
-"""Fetch: large slices of logs that are in memory, beside a server that sends slices of a file and knows nothing."""
+"""Fetch throughput: large slices of cached logs, compared with a baseline that sends slices of one file."""
 
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ SLICES_MIN: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """The requests that walk through a partition, and what each answer carries."""
+    """The requests that read through a partition, and the size and record count of each response."""
 
     flow: Flow
     slice_bytes: int
@@ -54,11 +54,11 @@ def _fill(bench: Bench, topic: Topic, fetch_bytes: int) -> list[Slices]:
 
 
 def _walk(topic: Topic, partition: int, end_offset: int, batch_bytes: int, fetch_bytes: int) -> Slices:
-    """From slice to slice, as long as a whole one follows."""
+    """Build the requests for all slices of the partition that are complete."""
     first = probe(topic.leaders[partition], fetch_frame(topic.name, partition, 0, fetch_bytes))
     slice_bytes = len(first.answer.responses[0].partitions[0].records)
     records = slice_bytes // batch_bytes * SHAPE.records
-    # A broker may cut the last batch of an answer off; it is part of the next one then.
+    # A broker may truncate the last batch of a response; the next response then contains it.
     last = end_offset - -(-fetch_bytes // batch_bytes) * SHAPE.records
     offsets = list(takewhile(lambda offset: offset <= last, count(0, records)))
     frames = [fetch_frame(topic.name, partition, offset, fetch_bytes) for offset in offsets]

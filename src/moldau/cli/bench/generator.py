@@ -1,4 +1,4 @@
-"""The load comes from a process of its own, so that neither the display nor the measuring gets in its way."""
+"""The load generator: a separate process, so that display and measurement do not disturb it."""
 
 import gc
 import multiprocessing
@@ -15,7 +15,7 @@ Result = TypeVar("Result", covariant=True)
 
 
 class Job(Protocol[Result]):
-    """Work for the generator: it goes there by pickle, and its result comes back the same way."""
+    """Work for the generator. Job and result are pickled."""
 
     def run(self) -> Result: ...
 
@@ -40,7 +40,7 @@ class Generator:
             raise CommandError("the load generator ended unexpectedly") from None
         if outcome == "failed":
             raise result
-        return result  # type: ignore[no-any-return]  # what `run` of this job gave
+        return result  # type: ignore[no-any-return]  # the result of this job's `run`
 
     def close(self) -> None:
         self._pipe.close()
@@ -66,7 +66,7 @@ def _work(pipe: "Connection[Any, Any]") -> None:
         except (EOFError, KeyboardInterrupt):
             return
         gc.collect()
-        gc.disable()  # a collection would show up as latency of the broker
+        gc.disable()  # a collection would be measured as latency of the broker
         try:
             pipe.send(("done", job.run()))
         except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Latency of acknowledgements at a fixed rate, beside an echo of the same bytes."""
+"""Latency of acknowledgements at a fixed rate, compared with an echo of the same bytes."""
 
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ ECHO_NAME: Final = "echo"
 
 @dataclass(frozen=True, slots=True)
 class LatencyCase:
-    """Batches of one shape at so many bytes a second, for so long."""
+    """Batches of one shape, at a fixed rate for a fixed time."""
 
     shape: Shape
     bytes_per_s: float

@@ -1,4 +1,4 @@
-"""The same questions asked through librdkafka, the client most people have: its own batching, its own threads."""
+"""The same measurements through librdkafka, the most common client, with its own batching and threads."""
 
 import importlib.util
 import time
@@ -19,7 +19,7 @@ SILENCE_S_MAX: Final = 20.0
 
 @dataclass(frozen=True, slots=True)
 class RecordsCase:
-    """So many records with values of one size."""
+    """A number of records with values of one size."""
 
     records: int
     value_bytes: int
@@ -37,7 +37,7 @@ def run_throughput(bench: Bench, case: RecordsCase) -> dict[str, list[Round]]:
     """Each round produces to a fresh topic and reads it back."""
     consumed: list[Round] = []
     measured = bench.interleave({PRODUCE_NAME: lambda: _round(bench, case, consumed)})
-    return {**measured, CONSUME_NAME: consumed[1:]}  # the first was to warm up
+    return {**measured, CONSUME_NAME: consumed[1:]}  # the first was the warm-up
 
 
 def _round(bench: Bench, case: RecordsCase, consumed: list[Round]) -> Round:
@@ -57,7 +57,7 @@ def _measured(bench: Bench, case: RecordsCase, job: "ProduceRecords | ConsumeRec
 
 
 def run_acknowledgements(bench: Bench, case: RecordsCase, records_per_s: float) -> dict[str, list[Round]]:
-    """Single records at a fixed rate, no lingering."""
+    """Produce single records at a fixed rate, with linger.ms=0."""
 
     def measure() -> Round:
         with bench.cluster.topic(case.partitions) as topic:
@@ -71,7 +71,7 @@ def run_acknowledgements(bench: Bench, case: RecordsCase, records_per_s: float) 
 
 @dataclass(frozen=True, slots=True)
 class ProduceRecords:
-    """From the first record to the last acknowledgement, in seconds."""
+    """Produce the records; `run` returns the seconds from the first record to the last acknowledgement."""
 
     bootstrap_servers: str
     topic: str
@@ -89,7 +89,7 @@ class ProduceRecords:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeRecords:
-    """From the first answer to the last record, in seconds."""
+    """Consume the records; `run` returns the seconds from assignment to the last record."""
 
     bootstrap_servers: str
     topic: str
@@ -118,7 +118,7 @@ class ConsumeRecords:
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgeRecords:
-    """Milliseconds from the moment each record was due to its acknowledgement."""
+    """Produce at a fixed rate; `run` returns the milliseconds from each record's due time to its acknowledgement."""
 
     bootstrap_servers: str
     topic: str

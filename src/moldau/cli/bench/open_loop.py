@@ -1,7 +1,7 @@
-"""Open loop: requests leave at a fixed rate, whether or not earlier ones are answered.
+"""Open loop: requests are sent at a fixed rate, whether or not earlier ones are completed.
 
-A request's time runs from the moment it was due, not from the moment it found its way out: so a server that stalls is
-charged for all the requests that would have come meanwhile.
+Latency is measured from the time a request was due, not from the time it was sent: a stall of the server therefore
+counts for every request due during it (no coordinated omission).
 """
 
 import select
@@ -18,7 +18,7 @@ SAMPLES_MAX: Final = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """So many requests a second in all, dealt out over the connections in turn, for so long. Gives milliseconds."""
+    """A fixed total rate for a fixed time, over the connections in turn. `run` returns latencies in milliseconds."""
 
     flows: Sequence[Flow]
     requests_per_s: float
@@ -48,7 +48,7 @@ class Pace:
                 stream.send()
                 sent += 1
                 continue
-            # Unlike poll, select waits for microseconds.
+            # Unlike poll, select supports timeouts of microseconds.
             wait_s = next_due - now if sent < total else SILENCE_S_MAX
             blocked = [stream for stream in streams if stream.is_blocked]
             readable, writable, _ = select.select(streams, blocked, [], wait_s)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Client(StrEnum):
-    """Who sends the load."""
+    """The client that sends the load."""
 
     RAW = "raw"
     LIBRDKAFKA = "librdkafka"

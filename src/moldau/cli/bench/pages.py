@@ -1,8 +1,8 @@
-"""Page cache that has been touched.
+"""Warm-up of the page cache.
 
-A virtual machine pays dearly for the first touch of each page, and again after its host took a page back that was free
-for some seconds: ten times what the write itself costs. So before a round, as many bytes as it may write are written
-and deleted; the kernel hands out the pages that came free last.
+In a virtual machine the first access to a page costs ten times as much as the write itself, also after the host has
+reclaimed a page that was free for some seconds. So before a round, as many bytes as it may write are written and
+deleted; the kernel reuses the most recently freed pages first.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What a process has used: CPU time and memory, as the kernel tells."""
+"""CPU time and memory of a process, as reported by the kernel."""
 
 import contextlib
 import os
@@ -12,28 +12,28 @@ _CPU_CLOCK_OF_PROCESS: Final = 2  # the kernel's CPUCLOCK_SCHED, of all threads 
 
 
 def cpu_s(pid: int) -> float:
-    """CPU seconds of a process, all threads, user and system."""
+    """Return the CPU seconds of a process: all threads, user and system."""
     try:
-        # As clock_getcpuclockid(3) makes it. It counts nanoseconds, where /proc counts hundredths of a second.
+        # The clock id of clock_getcpuclockid(3). Its resolution is nanoseconds; that of /proc is 10 ms.
         return time.clock_gettime(~pid << 3 | _CPU_CLOCK_OF_PROCESS)
     except OSError:
         return parse_cpu_s(Path(f"/proc/{pid}/stat").read_text(), os.sysconf("SC_CLK_TCK"))
 
 
 def parse_cpu_s(stat: str, ticks_per_s: int) -> float:
-    """From a line of /proc/PID/stat. The name of the program, in brackets, may hold anything."""
+    """Parse CPU seconds from /proc/PID/stat. The program name, in brackets, may contain any characters."""
     fields = stat.rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / ticks_per_s
 
 
 def children_cpu_s(pid: int) -> float:
-    """CPU seconds of the children a process has now."""
+    """Return the CPU seconds of the current children of a process."""
     return sum(cpu_s(each) for each in _family(pid)[1:])
 
 
 @contextlib.contextmanager
 def frozen_children(pid: int) -> Iterator[None]:
-    """The children a process has now stand still meanwhile."""
+    """Suspend the current children of a process (SIGSTOP) for the block."""
     children = _family(pid)[1:]
     for child in children:
         os.kill(child, signal.SIGSTOP)
@@ -46,7 +46,7 @@ def frozen_children(pid: int) -> Iterator[None]:
 
 
 def memory_bytes(pid: int) -> int:
-    """Resident memory of a process and its children."""
+    """Return the resident memory of a process and its children."""
     return sum(_resident_bytes(each) for each in _family(pid))
 
 
@@ -55,7 +55,7 @@ def _resident_bytes(pid: int) -> int:
 
 
 def parse_resident_bytes(status: str) -> int:
-    """From /proc/PID/status; a process that is about to end has no such line."""
+    """Parse resident memory from /proc/PID/status; 0 for an exiting process, which has no such line."""
     for line in status.splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
@@ -66,6 +66,6 @@ def _family(pid: int) -> list[int]:
     family = [pid]
     for each in family:
         for task in Path(f"/proc/{each}/task").iterdir():
-            with contextlib.suppress(OSError):  # a thread may end while we look
+            with contextlib.suppress(OSError):  # a thread may end meanwhile
                 family += map(int, (task / "children").read_text().split())
     return family

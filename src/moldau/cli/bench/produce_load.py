@@ -1,4 +1,4 @@
-"""Produce: batches as fast as they are acknowledged, beside a loop that receives and writes and knows nothing."""
+"""Produce throughput, compared with a baseline loop that only receives and writes."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -29,7 +29,7 @@ class ProduceCase:
 
 
 def run_produce(bench: Bench, cases: Sequence[ProduceCase], *, with_baselines: bool = True) -> dict[str, list[Round]]:
-    """All cases, round by round."""
+    """Measure all cases in turn, round by round."""
     with ExitStack() as stack:
         subjects: Subjects = {}
         for case in cases:
@@ -51,14 +51,14 @@ def _subjects(bench: Bench, case: ProduceCase, stack: ExitStack, with_baseline: 
 
 
 def learn(bench: Bench, case: ProduceCase, batch: bytes) -> tuple[bytes, int]:
-    """A frame as the broker gets it, and the size of its answer: the baseline gets and gives the same."""
+    """Return a frame as sent to the broker and the size of its response, for a baseline with the same traffic."""
     with bench.cluster.topic(1) as topic:
         frame = produce_frame(topic.name, 0, batch, case.acks)
         return frame, probe(topic.leaders[0], frame).reply_bytes
 
 
 def produce_round(bench: Bench, case: ProduceCase, batch: bytes, *, replicas: int | None = None) -> Round:
-    """One connection for each partition of a fresh topic."""
+    """Measure one round, with one connection per partition of a new topic."""
     with bench.cluster.topic(bench.connections, replicas=replicas) as topic:
         flows = produce_flows(topic, batch, case.acks)
         touch_pages(bench.folder, case.load.bytes_max * max(replicas or bench.cluster.replicas, 1))
@@ -68,7 +68,7 @@ def produce_round(bench: Bench, case: ProduceCase, batch: bytes, *, replicas: in
 
 
 def produce_flows(topic: Topic, batch: bytes, acks: int = -1) -> list[Flow]:
-    """Each partition is tried with one batch first."""
+    """Return a flow per partition, after one successful batch to each."""
     frames = [produce_frame(topic.name, index, batch, acks) for index in range(len(topic.leaders))]
     probes: list[Probe] = [probe(leader, frame) for leader, frame in zip(topic.leaders, frames, strict=True)]
     return [
@@ -78,7 +78,7 @@ def produce_flows(topic: Topic, batch: bytes, acks: int = -1) -> list[Flow]:
 
 
 def _verify(bench: Bench, topic: Topic, records: int) -> None:
-    """Answers were only counted; the offsets say whether they were acknowledgements."""
+    """Compare end offsets with the responses, which were only counted: some may have been errors."""
     found = sum(bench.cluster.end_offsets(topic))
     if found != records:
         raise CommandError(f"{records} records were answered, and the log has {found}: some requests were refused")

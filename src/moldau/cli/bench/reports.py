@@ -1,4 +1,4 @@
-"""How results look: tables for people, JSON for programs, and a line on stderr while it runs."""
+"""Output of results: tables for people, JSON for programs, and progress on stderr."""
 
 import os
 import platform
@@ -18,7 +18,7 @@ _DIGITS: Final = 3
 
 @contextmanager
 def progress() -> Iterator[Tell]:
-    """A line that is overwritten on a terminal, one line for each step elsewhere."""
+    """Show progress: on a terminal one line that is overwritten, elsewhere one line per step."""
     if not sys.stderr.isatty():
         yield note
         return
@@ -29,7 +29,7 @@ def progress() -> Iterator[Tell]:
 
 
 def number(value: float) -> str:
-    """Three digits that count; more where they stand before the point."""
+    """Format with three significant digits, or all digits before the decimal point."""
     digits = max(_DIGITS - len(str(int(abs(value)))), 0) if abs(value) >= 1 else _DIGITS
     return f"{value:,.{digits}f}"
 
@@ -96,7 +96,7 @@ def value_range(found: Spread) -> str:
 
 
 def report(measured: Measured, verdicts: Sequence[Verdict], **more: Any) -> dict[str, Any]:
-    """Everything as JSON."""
+    """Return all results in their JSON form."""
     return {
         "moldau": __version__,
         "machine": {

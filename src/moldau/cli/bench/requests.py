@@ -1,4 +1,4 @@
-"""The requests a benchmark sends, prepared once: produce frames with whole batches, fetch frames for each place."""
+"""Requests of the benchmarks, encoded once: produce frames with whole batches, fetch frames for each offset."""
 
 import time
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from moldau.wire.codec import decode_response
 from moldau.wire.framing import RequestHeader, frame_request, parse_response_header
 from moldau.wire.messages import FetchRequest, Message, ProduceRequest
 
-# Versions that brokers old and new serve; they name topics by name.
+# Versions that old and new brokers support; they identify topics by name.
 PRODUCE_VERSION: Final = 7
 FETCH_VERSION: Final = 11
 CLIENT_ID: Final = "moldau-bench"
@@ -23,13 +23,13 @@ ANSWER_BYTES_MAX: Final = 64 * MiB
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A batch: how many records, and how large the value of each is."""
+    """The record count of a batch, and the value size of its records."""
 
     records: int
     value_bytes: int
 
     def batch(self, *, key_count: int = 0, first_key: int = 0) -> bytes:
-        """With a key count, keys go round: each comes again after so many records."""
+        """Build the batch. With `key_count`, the keys repeat cyclically."""
         now_ms = time.time_ns() // 1_000_000
         value = bytes(number % 251 for number in range(self.value_bytes))
         keys = [b"key-%012d" % ((first_key + each) % key_count) if key_count else None for each in range(self.records)]
@@ -46,7 +46,7 @@ def produce_frame(topic: str, partition: int, batch: bytes, acks: int = -1) -> b
 def fetch_frame(
     topic: str, partition: int, offset: int, bytes_max: int, *, wait_ms: int = 0, is_committed_only: bool = False
 ) -> bytes:
-    """For all there is from `offset` on, up to `bytes_max`; waits for the first byte if `wait_ms` says so."""
+    """Encode a fetch from `offset`, of at most `bytes_max`; the broker waits up to `wait_ms` for the first byte."""
     wanted = FetchRequest.FetchPartition(
         partition=partition,
         current_leader_epoch=NO_EPOCH,
@@ -61,7 +61,7 @@ def fetch_frame(
         max_bytes=bytes_max,
         isolation_level=int(is_committed_only),
         session_id=0,
-        session_epoch=-1,  # no session: every request says all it wants
+        session_epoch=-1,  # no fetch session: every request is complete
         topics=[FetchRequest.FetchTopic(topic=topic, partitions=[wanted])],
         rack_id="",
     )
@@ -70,26 +70,26 @@ def fetch_frame(
 
 def frame_of(version: int, request: Message) -> bytes:
     header = RequestHeader(request.API_KEY, version, 0, CLIENT_ID)
-    return b"".join(frame_request(header, request))  # type: ignore[arg-type]  # no slices of files among them
+    return b"".join(frame_request(header, request))  # type: ignore[arg-type]  # it has no file slices
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A request tried once before the load begins: the answer, and its size."""
+    """The response to a request that is sent once before the load, and its size."""
 
     reply_bytes: int
     answer: Any
 
 
 def probe(address: Address, frame: bytes) -> Probe:
-    """Of records produced or fetched, and without an error."""
+    """Send a produce or fetch request once; raise if its response has an error."""
     found = try_once(address, frame)
     _refuse_errors(found.answer)
     return found
 
 
 def try_once(address: Address, frame: bytes) -> Probe:
-    """Whatever the answer tells of."""
+    """Send a request once; return its response, which may have an error."""
     api_key, version = int.from_bytes(frame[4:6], "big"), int.from_bytes(frame[6:8], "big")
     with connected(address) as connection:
         connection.sendall(frame)

@@ -1,4 +1,4 @@
-"""Measuring in rounds: each subject in turn, again and again, so that what disturbs the machine disturbs them all."""
+"""Rounds: subjects are measured in turn, repeatedly, so that a disturbance of the machine affects all of them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ class Round:
 
     @property
     def cpu_us(self) -> float:
-        """CPU the server spent on a request, in microseconds."""
+        """CPU time of the server per request, in microseconds."""
         assert self.server_cpu_s is not None, "the server is ours"
         return self.server_cpu_s / self.requests * 1e6
 
@@ -42,7 +42,7 @@ Tell = Callable[[str], Any]
 
 
 def interleave(subjects: Subjects, rounds: int, tell: Tell) -> dict[str, list[Round]]:
-    """Every subject once to warm up (the first touch of memory is many times dearer), then in turn."""
+    """Run every subject once to warm up (first accesses to memory are slow), then measure them in turn."""
     for name, measure in subjects.items():
         tell(f"{name}: warming up")
         measure()

@@ -1,7 +1,7 @@
-"""The processes that are measured: a broker of our own, and the baselines.
+"""The server processes under test: embedded brokers, and the baselines.
 
-They use pipes: one takes a line of JSON with the address once they listen, and they end when the other is
-closed, so none outlives the benchmark.
+Each has two pipes: it writes a JSON line with its address to one when it listens, and exits when the other is closed,
+so that it never outlives the benchmark.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ LOG_CHARACTERS_SHOWN: Final = 4_000
 
 
 class Server:
-    """`with Server(...) as server:` runs a program that serves; it is asked to end at the end."""
+    """`with Server(...) as server:` runs a server program and stops it at the end of the block."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
         self.name = name
@@ -46,7 +46,7 @@ class Server:
         return self._process.pid
 
     def cpu_s(self) -> float:
-        """CPU seconds it has spent."""
+        """Return the CPU seconds used so far."""
         return processes.cpu_s(self.pid)
 
     @property
@@ -86,7 +86,7 @@ class Server:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 pass_fds=(announce, lifeline),
-                start_new_session=True,  # Ctrl-C is ours; it ends when we let go of its lifeline
+                start_new_session=True,  # Ctrl-C must not reach it: it exits when its lifeline is closed
             )
 
     def _read_line(self, announced: int) -> bytes:
@@ -123,7 +123,7 @@ class Server:
 
 
 def broker(folder: Path, settings: Mapping[str, str]) -> Server:
-    """A broker of our own on any free port of this machine, with its data in `folder`."""
+    """Return an embedded broker on a free port of this machine, with its data in `folder`."""
     command = [sys.executable, "-m", "moldau.cli.main", "start", "--data", str(folder / "data")]
     command += ["--listen", "127.0.0.1:0"]
     for name, text in settings.items():
@@ -132,7 +132,7 @@ def broker(folder: Path, settings: Mapping[str, str]) -> Server:
 
 
 class Servers:
-    """Several that need each other: they start together, and their cost is counted together."""
+    """Servers that start together, with their total CPU time."""
 
     def __init__(self, servers: Sequence[Server]) -> None:
         self._servers = servers
@@ -172,7 +172,7 @@ class Servers:
 
 
 def node(settings_file: Path, log: Path) -> Server:
-    """One node of a cluster of our own."""
+    """Return one node of an embedded cluster."""
     command = [sys.executable, "-m", "moldau.cli.main", "start", "--config", str(settings_file)]
     return Server(f"the node of {settings_file}", command, log)
 

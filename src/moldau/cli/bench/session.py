@@ -1,4 +1,4 @@
-"""A benchmark from beginning to end: a folder, a broker or a cluster, a source of load."""
+"""A benchmark session: sets up and removes folder, cluster and load generator."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -14,7 +14,7 @@ from moldau.cli.bench.rounds import Tell
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the user asked for; without bootstrap servers, a broker of our own is measured."""
+    """Options of a session; without bootstrap servers, an embedded broker is measured."""
 
     bootstrap_servers: str | None
     folder: Path | None
@@ -40,6 +40,6 @@ def session(plan: Plan, tell: Tell, settings: Mapping[str, str] | None = None) -
 
 
 def stall_p99_ms(bench: Bench, before: stalls.Buckets) -> float | None:
-    """How late the broker's timers were since `before`, in all but one of a hundred cases."""
+    """Return the 99th percentile of the broker's event loop stalls since `before`."""
     found = stalls.quantile_s(stalls.since(before, bench.cluster.stall_buckets()), 0.99)
     return None if found is None else found * 1000

@@ -1,4 +1,4 @@
-"""Loop stalls from a broker's metrics page: the difference of two readings, and a quantile of it."""
+"""Event loop stalls from a broker's metrics: the difference of two scrapes, and its quantiles."""
 
 import re
 import urllib.request
@@ -9,13 +9,13 @@ HISTOGRAM: Final = "moldau_loop_stall_seconds"
 PAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 SCRAPE_S_MAX: Final = 10.0
 
-Buckets = Mapping[float, int]  # upper bound in seconds, and how many were at most that
+Buckets = Mapping[float, int]  # upper bound in seconds -> cumulative count
 
 _BUCKET: Final = re.compile(r'_bucket\{le="([^"]+)"\} (\d+)')
 
 
 def scrape(url: str) -> str:
-    # The address is the one the broker itself announced.
+    # The broker announced this address itself.
     with urllib.request.urlopen(url, timeout=SCRAPE_S_MAX) as page:
         return str(page.read(PAGE_BYTES_MAX).decode())
 
@@ -30,7 +30,7 @@ def parse_buckets(page: str, name: str = HISTOGRAM) -> dict[float, int]:
 
 
 def since(before: Buckets, after: Buckets) -> dict[float, int]:
-    """What came in between. A bucket that an older broker did not list held as many as the one before it."""
+    """Return the counts since `before`. A bucket missing in `before` had the count of the next lower one."""
     return {bound: count - _at(before, bound) for bound, count in after.items()}
 
 
@@ -39,7 +39,7 @@ def _at(buckets: Buckets, bound: float) -> int:
 
 
 def quantile_s(buckets: Buckets, share: float) -> float | None:
-    """An upper bound of the quantile: the least bucket bound that covers this share. None if nothing was counted."""
+    """Return an upper bound of the quantile, the lowest bucket bound that covers this share; None without samples."""
     if not buckets or not max(buckets.values()):
         return None
     wanted = share * max(buckets.values())

@@ -1,4 +1,4 @@
-"""What is made of measurements: medians with their spread, ratios round by round, quantiles of latencies."""
+"""Statistics of measurements: medians with their spread, ratios per round, quantiles of latencies."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Several measurements of one thing: the middle one, the least and the greatest."""
+    """The median, minimum and maximum of several measurements."""
 
     median: float
     low: float
@@ -26,12 +26,12 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
-    """Ours to theirs, round by round: what slows the machine down for a while is in both."""
+    """Return the spread of ours / theirs per round: a temporary slowdown of the machine affects both."""
     return spread([a / b for a, b in zip(ours, theirs, strict=True)])
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """The least measurement that at least this share of all does not exceed (nearest rank)."""
+    """Return the quantile by the nearest-rank method."""
     if not ordered:
         raise ValueError("nothing was measured")
     return ordered[max(math.ceil(share * len(ordered)) - 1, 0)]
@@ -39,7 +39,7 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """How long answers took, in milliseconds."""
+    """Quantiles of response times, in milliseconds."""
 
     count: int
     p50_ms: float

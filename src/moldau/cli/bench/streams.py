@@ -1,7 +1,7 @@
-"""Connections that carry prepared requests out and count answers in.
+"""Connections that send prepared requests and count responses.
 
-Nothing here knows Kafka. Requests are prepared bytes of one size; answers have one size too and are only counted: so
-the same code loads the broker and the baselines, at next to no cost of its own.
+This module is independent of Kafka: requests are prepared bytes of one size, and responses, also of one size, are only
+counted. The same code loads the broker and the baselines, at almost no cost of its own.
 """
 
 import select
@@ -12,7 +12,7 @@ from typing import Final
 
 from moldau.model.units import MiB
 
-RING_BYTES: Final = 1 * MiB  # what one send may take
+RING_BYTES: Final = 1 * MiB  # upper limit of one send
 RECEIVE_BYTES: Final = 4 * MiB
 SILENCE_S_MAX: Final = 20.0
 
@@ -22,12 +22,12 @@ _scratch = memoryview(bytearray(RECEIVE_BYTES))
 
 
 class NoAnswer(OSError):
-    """Requests went out, and the answers that were expected did not come."""
+    """The expected responses did not arrive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """One connection's requests, sent again and again from the first, and the size of their answers."""
+    """The requests of one connection, sent cyclically, and the size of their responses."""
 
     address: Address
     frames: Sequence[bytes]
@@ -46,7 +46,7 @@ def connected(address: Address) -> socket.socket:
 
 
 class Stream:
-    """One flow on its connection: how many bytes have left of those that may, how many answers have come."""
+    """A flow on its connection, with the progress of requests and responses."""
 
     __slots__ = (
         "_frame_bytes",
@@ -72,7 +72,7 @@ class Stream:
         self._sent_bytes = 0
         self._received_bytes = 0
         self._is_blocked = False
-        self.allowed = 0  # requests that may be on their way or answered
+        self.allowed = 0  # requests that may be sent, including completed ones
         self.answered = 0
 
     def fileno(self) -> int:
@@ -84,7 +84,7 @@ class Stream:
 
     @property
     def begun(self) -> int:
-        """Requests of which at least a part has left."""
+        """Requests that are sent at least in part."""
         return -(-self._sent_bytes // self._frame_bytes)
 
     @property
@@ -92,7 +92,7 @@ class Stream:
         return self._is_blocked
 
     def send(self) -> None:
-        """All that may leave and finds room."""
+        """Send as many allowed bytes as the socket accepts."""
         limit_bytes = self.allowed * self._frame_bytes
         try:
             while self._sent_bytes < limit_bytes:
@@ -105,7 +105,7 @@ class Stream:
             self._is_blocked = False
 
     def receive(self) -> int:
-        """Take what has come; how many answers it completed."""
+        """Receive available bytes; return the number of completed responses."""
         try:
             count = self._socket.recv_into(_scratch)
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Targets for produce, fetch and latency: the limit of each, and the verdict on what was measured."""
+"""Targets for produce, fetch and latency: their limits, and verdicts on measurements."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ MB: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A limit on one figure: the median of the rounds must keep it."""
+    """A limit on one figure: the median over the rounds must be within it."""
 
     text: str
     limit: float
-    is_least: bool  # whether the limit is the least allowed, or the most
+    is_least: bool  # whether the limit is a minimum, not a maximum
     unit: str
     needs: tuple[str, ...]
     figure: Callable[[Measured], Spread]
@@ -27,7 +27,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A target beside what was measured."""
+    """A target and the measured value."""
 
     text: str
     limit: float
@@ -128,7 +128,7 @@ TARGETS: Final = (
 
 
 def verdicts(measured: Measured) -> list[Verdict]:
-    """Of the targets whose figures were measured here."""
+    """Return the verdicts on those targets whose figures were measured."""
     return judge(TARGETS, measured)
 
 
@@ -141,5 +141,5 @@ def judge(targets: Sequence[Target], measured: Measured) -> list[Verdict]:
 
 
 def _is_complete(rounds: Sequence[Round]) -> bool:
-    """Without a broker of our own there is no CPU to tell of."""
+    """Return whether all figures are known: CPU time is measured only for embedded brokers."""
     return all(each.server_cpu_s is not None or each.samples_ms for each in rounds)
