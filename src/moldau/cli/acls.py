@@ -98,7 +98,7 @@ def deny(
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
     json: Json = False,
 ) -> None:
-    """Deny principals operations on resources, whatever else allows them."""
+    """Deny principals operations on resources. Denials take precedence over permissions."""
     from moldau.machines.access.acls import Permission
 
     _create(bootstrap_servers, resources, Permission.DENY, _permissions(resources, operation), principal, host, json)

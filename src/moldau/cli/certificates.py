@@ -1,6 +1,6 @@
 """Certificates for development: an authority, and certificates of nodes and clients that it issues.
 
-The package `cryptography` makes them; it is imported when one is made.
+They are made with the package `cryptography`, which is imported on first use.
 """
 
 import os
@@ -66,7 +66,7 @@ class Authority:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner may read, under its name at once."""
+    """Write a file that only its owner may read, atomically."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:

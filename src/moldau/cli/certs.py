@@ -45,8 +45,8 @@ def create(
 ) -> None:
     """Create an authority (unless DIR has one), a certificate for nodes, and certificates for clients.
 
-    Each file NAME.pem has a private key and its certificates; ca.pem is what others trust. Existing client files and
-    the node file are replaced, which running brokers notice.
+    Each file NAME.pem has a private key and its certificates; ca.pem has the certificate to trust. Existing client
+    files and the node file are replaced; running brokers reload them.
     """
     names = client or []
     _check_names(names)

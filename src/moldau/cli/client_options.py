@@ -1,7 +1,7 @@
 """How commands connect to a secured cluster: `--command-config FILE` and `-X KEY=VALUE` of every command with `-b`.
 
 The settings have the names of Kafka's Java clients, so that one file serves Kafka's tools and these commands. Secrets
-belong into the file: other users see the arguments of a process.
+belong in the file: other users can see the arguments of a process.
 """
 
 import functools
@@ -41,7 +41,7 @@ def client_settings() -> Mapping[str, str]:
 
 
 def use_client_settings(settings: Mapping[str, str]) -> None:
-    """Connect with these settings from now on."""
+    """Use these settings for all later connections."""
     _settings.clear()
     _settings.update(settings)
 

@@ -22,7 +22,7 @@ class Connection:
 
     @property
     def servers(self) -> str:
-        """The address of the command line, else of the file."""
+        """The address from the command line, else from the file."""
         return self.bootstrap_servers or self._all().get(ADDRESS, BOOTSTRAP_DEFAULT)
 
     @property
@@ -39,7 +39,7 @@ class Connection:
         return self.settings.get("security.protocol", "PLAINTEXT").strip().upper() != "PLAINTEXT"
 
     def connect_with_own_client(self) -> str:
-        """Let our own client use the settings from now on; returns the address."""
+        """Use the settings for later connections of Moldau's own client; return the address."""
         use_client_settings(self.settings)
         return self.servers
 

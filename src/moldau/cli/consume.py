@@ -52,7 +52,7 @@ def consume(
     ] = False,
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
 ) -> None:
-    """Read a topic and print its records, until stopped unless --until or --count is given."""
+    """Read a topic and print its records. Runs until it is stopped, unless --until or --count is given."""
     from moldau.cli.group_consumer import consume_in_group
     from moldau.cli.positions import parse_position
     from moldau.cli.record_format import compile_template

@@ -49,7 +49,7 @@ def as_command_error(error: Exception) -> CommandError | None:
 
 
 def _encoding_error(error: ValueError) -> CommandError | None:
-    """A number or a name that does not fit into a message is the user's; any other ValueError is a bug."""
+    """A number or name that cannot be encoded in a message is a user error; any other ValueError is a bug."""
     from moldau.wire.primitives import Unencodable
 
     if not isinstance(error, Unencodable):

@@ -16,7 +16,7 @@ from moldau.storage.log_dir import (
 )
 
 FOREIGN_NAMES_SHOWN: Final = 3
-# Formatting that was interrupted leaves files without meta.properties; a new file system has lost+found.
+# Interrupted formatting leaves files without meta.properties; a new file system has lost+found.
 _LEFT_BY_FORMAT: Final = frozenset(
     {LOCK, BOOT_ID, BROKER_EPOCH, INCARNATION, CLEAN_SHUTDOWN, "__cluster_metadata-0", "lost+found", ".DS_Store"}
 )
@@ -46,7 +46,7 @@ def read_identity(directory: Path) -> MetaProperties | None:
 
 
 def check_not_foreign(directory: Path) -> None:
-    """Reject a directory that is not formatted and holds files of something else: a node would write among them."""
+    """Reject an unformatted directory with unrelated files: a node would write its data among them."""
     if not directory.is_dir() or read_identity(directory) is not None:
         return
     names = sorted(each.name for each in directory.iterdir())

@@ -17,7 +17,7 @@ from moldau.records.record import Record
 if TYPE_CHECKING:
     from moldau.cli.record_format import Formatter
 
-LAST_MS: Final = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp() * 1000)  # the last year of datetime
+LAST_MS: Final = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp() * 1000)  # the last year that datetime supports
 
 
 def consume_in_group(
@@ -71,7 +71,7 @@ def _librdkafka_settings() -> dict[str, str]:
 
 @contextmanager
 def _exit_on_sigterm() -> Iterator[None]:
-    """Leave the group on SIGTERM as on Ctrl-C, so that the others need not wait for the session to time out."""
+    """Leave the group on SIGTERM as on Ctrl-C, so that the other members need not wait for a session timeout."""
 
     def end(number: int, _: object) -> None:
         sys.exit(128 + number)
@@ -84,7 +84,7 @@ def _exit_on_sigterm() -> Iterator[None]:
 
 
 def _check_topic(topic: str, bootstrap_servers: str) -> None:
-    """Check with our own client first: librdkafka would retry forever if there is no broker or topic."""
+    """Check with Moldau's own client first: librdkafka retries forever if the broker or topic does not exist."""
     from moldau.cli.cluster_client import connect
 
     with connect(bootstrap_servers) as client:

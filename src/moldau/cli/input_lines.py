@@ -47,7 +47,7 @@ async def read_lines(paths: list[Path]) -> AsyncIterator[LineChunk]:
 
 
 def _has_descriptor() -> bool:
-    """Return whether standard input is a file descriptor; in a test it may be an object of the test's."""
+    """Return whether standard input has a file descriptor; a test may replace it with an object without one."""
     try:
         return sys.stdin.fileno() >= 0
     except OSError:

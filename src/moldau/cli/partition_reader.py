@@ -37,7 +37,7 @@ class PartitionReader:
     _in_flight: dict[_Fetch, NodeId] = field(default_factory=dict)
     _has_noted_error: bool = False
     _leaderless: set[TopicPartition] = field(default_factory=set)
-    _next_lookup_ms: float = 0.0  # of the leaders of those
+    _next_lookup_ms: float = 0.0  # when to look up missing leaders again
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
         """Yield records as they arrive, by partition."""

@@ -122,7 +122,7 @@ async def resolve(
 async def resolve_end(
     client: ListsOffsets, position: Position, known: Mapping[TopicPartition, Extent], isolation: Isolation
 ) -> dict[TopicPartition, int]:
-    """Like `resolve`, but an offset beyond the end stays, and is waited for."""
+    """Like `resolve`, but keep an offset beyond the log end: the reader waits for it."""
     if isinstance(position, AtStart):
         raise usage_error("--until start would read nothing")
     if isinstance(position, AtOffset):

@@ -62,7 +62,7 @@ def set_quota(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check the request.")] = False,
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
 ) -> None:
-    """Set quotas of a user, a client id, both together, or an address; the limits hold on each broker."""
+    """Set quotas of a user, a client id, both together, or an address. The limits apply per broker."""
     entity = _entity(user, default_user, client_id, default_client_id, ip, default_ip)
     given = (produce, consume, percentage, mutations, connections)
     values = {key: float(value) for key, value in zip(KEYS.values(), given, strict=True) if value is not None}

@@ -95,7 +95,7 @@ def execute(
     wanted = _read(plan)
 
     def save_rollback(before: "Assignment") -> None:
-        """Called before anything moves: if the rollback plan cannot be saved, nothing does."""
+        """Called before the first move: if the rollback plan cannot be saved, nothing is moved."""
         from moldau.client.reassignment_plans import encode_plan
 
         if rollback is not None:

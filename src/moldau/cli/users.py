@@ -99,7 +99,7 @@ def delete(
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
     json: Json = False,
 ) -> None:
-    """Delete the credentials of a user. Sessions that are authenticated already go on."""
+    """Delete the credentials of a user. Sessions that are already authenticated stay open."""
     from moldau.cli.cluster_client import connect
     from moldau.machines.access.scram import MECHANISMS
     from moldau.wire.messages import AlterUserScramCredentialsRequest

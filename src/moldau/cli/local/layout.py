@@ -1,6 +1,6 @@
 """The nodes of a local cluster: their data directories, ports and settings, kept in the cluster's directory.
 
-<directory>/cluster.json        what must not change from one start to the next
+<directory>/cluster.json        values that must stay the same across restarts
 <directory>/node-1/             the data of node 1
 <directory>/node-1.properties   its settings, for `moldau start --config`
 
@@ -8,7 +8,7 @@ All ports follow from the port P of the first broker; node N is the N-th from th
 
 P + 0 …         clients and brokers
 P + 312 …       metrics: 9404 if P is 9092; below P if there is no room above
-P + 10 000 …    controllers, until 32 768: from there the kernel takes ports for outgoing connections. Else P - 10 000 …
+P + 10 000 …    controllers; P - 10 000 … if these would reach 32 768, the kernel's first ephemeral port
 """
 
 import json
@@ -205,7 +205,7 @@ def _node(folder: Path, host_of: HostOf, state: ClusterState, node_id: int, more
 
 
 def _listeners(address: Address, controller: Controller | None, protocol: SecurityProtocol) -> dict[str, str]:
-    """Clients and brokers use one listener. Controllers do without SASL: certificates suffice among them."""
+    """Clients and brokers use one listener. Controllers authenticate each other by certificate, without SASL."""
     listeners = [f"{protocol.name}://{address}"]
     of_controllers = SecurityProtocol.SSL if protocol.needs_tls else SecurityProtocol.PLAINTEXT
     if controller is not None:

@@ -1,7 +1,7 @@
 """The supervisor of `moldau up`: starts every node as a process, passes on its log lines, and stops it at the end.
 
-A node and its supervisor share two pipes. On the announcement pipe the node writes one JSON line when it serves. The
-lifeline pipe carries nothing: its end reaches the node when the supervisor dies, however that happens, and the node
+A node and its supervisor share two pipes. On the announcement pipe the node writes one JSON line when it is ready.
+Nothing is written to the lifeline pipe: it reaches end of file when the supervisor dies for any reason, and the node
 shuts down. So no node outlives its supervisor.
 """
 
@@ -18,11 +18,11 @@ from typing import Any, Final, NamedTuple
 from moldau.cli.errors import CommandError
 from moldau.cli.local.layout import LocalCluster, LocalNode
 
-LATE_S: Final = 60.0  # a node that takes longer to start is reported, but still waited for
+LATE_S: Final = 60.0  # a slower start is reported, but not aborted
 STOP_S_MAX: Final = 30.0
 PAUSE_S_FIRST: Final = 0.5  # before a node is restarted
 PAUSE_S_MAX: Final = 30.0
-STEADY_S: Final = 60.0  # a node that ran this long restarts after the first pause again
+STEADY_S: Final = 60.0  # after this uptime the restart pause is reset to the first one
 LINE_BYTES_MAX: Final = 1 << 20
 ANNOUNCEMENT_BYTES_MAX: Final = 65_536
 PROGRAM: Final = (sys.executable, "-m", "moldau.cli.main")
@@ -31,7 +31,7 @@ Print = Callable[[str], None]
 
 
 class RunningNode(NamedTuple):
-    """A node that serves; `metrics` is the URL of its metrics, if it has one."""
+    """A node that is ready; `metrics` is the URL of its metrics, if it has one."""
 
     node: LocalNode
     pid: int
@@ -71,7 +71,7 @@ class Supervisor:
         self._failure: CommandError | None = None
 
     async def run(self, announce: Callable[[list[RunningNode]], None]) -> None:
-        """Call `announce` once all nodes serve. Raise if a node cannot start, or if none is left."""
+        """Call `announce` once all nodes are ready. Raise if a node cannot start, or if none is left."""
         self._announce = announce
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -137,7 +137,7 @@ class Supervisor:
             *self._program,
             *options,
             stdin=DEVNULL,
-            stdout=DEVNULL,  # its greeting; ours is for all nodes
+            stdout=DEVNULL,  # the node's announcement; the supervisor prints one for all nodes
             stderr=PIPE,
             pass_fds=(announce, lifeline),
             start_new_session=True,  # Ctrl-C reaches the supervisor alone, which then stops the nodes
@@ -167,7 +167,7 @@ class Supervisor:
         asyncio.get_running_loop().remove_reader(descriptor)
         os.close(descriptor)
         if not line:
-            return  # it exited before it served
+            return  # it exited before it was ready
         running.metrics = json.loads(line)["metrics"]
         if node.node_id not in self._starting:
             self._note(f"node {node.node_id} serves again (pid {running.process.pid})")
@@ -196,7 +196,7 @@ class Supervisor:
             return False
         return True
 
-    # ── The end ──
+    # ── Shutdown ──
 
     def _on_signal(self) -> None:
         if self._stopping.is_set():  # the second Ctrl-C
