@@ -210,14 +210,14 @@ class GroupsMachine:
     def decide_topics_deleted(self, topics: Sequence[DeletedTopic], *, now: Now) -> Decision[Record, bool]:
         """Delete the offsets of deleted topics, a bounded number at a time.
 
-        Returns whether that is all; otherwise decide it again.
+        Returns whether none are left; otherwise call it again.
         """
         draft = self._draft(now)
         draft.respond(REQUESTER, self._offset_cleanup.delete_topics(draft, topics))
         return draft.decision()
 
     def decide_metadata_loaded(self, *, now: Now) -> Decision[Record, None]:
-        """Deleted topics are known from now on: check the offsets that were loaded before."""
+        """The metadata is loaded, so deleted topics are known: check the offsets that were loaded earlier."""
         draft = self._draft(now)
         self._offset_cleanup.resume(draft)
         draft.respond(REQUESTER, None)
@@ -233,7 +233,7 @@ class GroupsMachine:
         return admin.list_groups((group for group in groups if group is not None), states, types)
 
     def describe_group(self, group_id: str, *, api_version: int) -> messages.DescribeGroupsResponse.DescribedGroup:
-        """Describe a classic group with its members; any other counts as dead."""
+        """Describe a classic group with its members; any other is returned as Dead."""
         is_other_type = group_id in self.state.consumer
         return admin.describe_group(
             group_id, None if is_other_type else self._classic.group(group_id), api_version, is_other_type=is_other_type

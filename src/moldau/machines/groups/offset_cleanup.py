@@ -2,8 +2,8 @@
 
 Two searches share the steps. Expiration runs every offsets.retention.check.interval.ms over all groups. The comparison
 with the metadata runs after each election too: topics may have been deleted while this shard had no leader. An offset
-is only deleted if everything pending for the same key may go with it, because its tombstone ends both. The queues are
-soft state; a new machine searches again from the start.
+is only deleted if everything pending for the same key may be deleted too, because the tombstone removes both. The
+queues are soft state; a new machine searches again from the start.
 """
 
 from collections import deque
@@ -115,7 +115,7 @@ class OffsetCleanup:
                         yield group_id, topic, index
 
     def _can_delete(self, key: OffsetKey, is_deleted: Callable[[messages.OffsetCommitValue], bool]) -> bool:
-        """Whether the key can be deleted alone: a tombstone also ends everything pending for the key."""
+        """Whether the key can be deleted alone: a tombstone also removes everything pending for it."""
         committed = self._state.offset(*key)
         return (committed is None or is_deleted(committed)) and all(map(is_deleted, self._state.pending.at(key)))
 

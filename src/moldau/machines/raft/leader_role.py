@@ -214,7 +214,7 @@ class LeaderRole:
         if end_offset > role.start_offset and quorum.advance(end_offset):
             self._changes.handle_committed()
             if quorum.history.offset < quorum.high_watermark and not quorum.is_voter:
-                quorum.resign(now_ms)  # the voter set without this node is committed, which completes its work
+                quorum.resign(now_ms)  # the voter set without this node is committed
 
     def handle_voters_changed(self, offset: int, now_ms: float) -> None:
         role = self._quorum.role

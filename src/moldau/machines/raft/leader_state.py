@@ -18,7 +18,7 @@ class Progress:
     last_fetch_ms: float = NEVER_MS
     last_caught_up_ms: float = NEVER_MS
     leader_end_offset: int = 0  # at its last fetch
-    directory_id: bytes = NO_DIRECTORY  # as sent with its fetches; a static voter is known without
+    directory_id: bytes = NO_DIRECTORY  # as sent with its fetches; static voters are tracked without one
     last_contact_ms: float = NEVER_MS  # any fetch counts, even with diverging records or while a snapshot is needed
 
     def fetched(self, offset: int, leader_end_offset: int, now_ms: float) -> None:
@@ -59,7 +59,7 @@ class Leader:
     progress: dict[ReplicaKey, Progress] = field(default_factory=dict)
     begin_quorum_due_ms: dict[NodeId, float] = field(default_factory=dict)  # when each voter is due a BeginQuorumEpoch
     pending: PendingChange | None = None
-    is_append_due: bool = False  # a voters record is on its way to the log
+    is_append_due: bool = False  # a voters record is being appended
 
     def progress_of(self, key: ReplicaKey, voters: VoterSet) -> Progress:
         """Return a replica's progress. A voter's is stored under the key in the voter set, which in a static quorum has

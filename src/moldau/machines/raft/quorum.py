@@ -85,8 +85,8 @@ class Quorum:
 
     @property
     def leadership(self) -> Leadership:
-        """The known leader. Only a leader or follower has one: all other roles have reason to distrust the epoch's
-        leader."""
+        """The known leader. Only a leader or follower has one: in all other roles the epoch's leader is suspected
+        to have failed."""
         if isinstance(self.role, Leader | Follower):
             return Leadership(self.leader_id, self.epoch, self.leader_endpoints)
         return Leadership(NO_NODE, self.epoch)
@@ -144,7 +144,7 @@ class Quorum:
     def observe_leader(self, leader: Leadership, now_ms: float, *, is_from_leader: bool) -> None:
         """Process a leader named in a message; `is_from_leader` if the leader itself sent it."""
         if leader.leader_id == self.me.node_id:
-            leader = Leadership(NO_NODE, leader.epoch)  # it led an epoch that this disk has lost
+            leader = Leadership(NO_NODE, leader.epoch)  # it led this epoch, but its disk lost the quorum state
         if leader.epoch == self.epoch and leader.is_known and not isinstance(self.role, Leader):
             if self.is_consistent(leader) and (is_from_leader or not self._is_leaderless):
                 self.become_follower(leader, now_ms)

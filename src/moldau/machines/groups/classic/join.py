@@ -159,7 +159,7 @@ class JoinAttempt:
         rebalance(self.group, self.draft)
 
     def _replace_waiting_join(self, member: Member) -> None:
-        """Of two joins of a member only the later one stays."""
+        """Fail the earlier of two joins of a member; only the later one waits."""
         fail_waiting(self.group, member.member_id, self.draft, ErrorCode.REBALANCE_IN_PROGRESS)
         self.group.joins[member.member_id] = self.ticket
 
@@ -192,7 +192,7 @@ class JoinAttempt:
         return False
 
     def _unchanged_generation(self, old_leader: str | None) -> messages.JoinGroupResponse:
-        """The generation continues: a leader must not assign again, so set its flag or hide from it that it leads."""
+        """The generation continues. So that no leader assigns again, skip the assignment or name the old leader."""
         response = join_response(self.group, self.new_id)
         if self.caller.api_version < SKIP_ASSIGNMENT_VERSION:
             response.leader, response.members = old_leader or NO_MEMBER_ID, []

@@ -3,7 +3,7 @@
     EMPTY -> PREPARING -> COMPLETING -> STABLE
        ^         ^             |           |
        |         +-------------+-----------+   any change: a join, a leave, an expired session
-       +------ the last member is gone
+       +------ the last member leaves
 
 PREPARING collects JoinGroup requests until all known members have joined or the largest rebalance timeout expires. An
 empty group first waits group.initial.rebalance.delay.ms, extended by each join, so that a starting fleet costs one

@@ -1,6 +1,6 @@
 """The consumer groups of a shard: requests of members of both protocols, and timers.
 
-A heartbeat takes one of two ways. A stable member in the current epoch without changes takes `try_keepalive`: it
+A heartbeat takes one of two paths. A stable member in the current epoch without changes takes `try_keepalive`: it
 extends its session and gets a cached response without writing a record. Everything else takes `handle_heartbeat`:
 resolve the member, update its subscription (bumping the group epoch if it changed), compute a new target assignment if
 the epoch is ahead of it, and reconcile the member one step towards its target (see reconciliation.py).

@@ -108,7 +108,7 @@ def _upgraded_member(
     metadata = member.metadata(classic.protocol) or member.protocols[0][1]
     subscription = read_subscription(metadata)
     # A cooperative member keeps reading its owned partitions while it joins and syncs. Partitions that the leader took
-    # from it become free when it rejoins without them; it may not know of it yet.
+    # from it become free when it rejoins without them; it may not have received the change yet.
     revoking = _claim(by_id(subscription.owned_partitions, image), taken)
     return Member(
         member_id=member.member_id,
@@ -132,7 +132,7 @@ def _assigned(classic: ClassicGroup, member: ClassicMember, image: MetadataImage
     if not member.assignment:
         return {}
     assignment = read_assignment(member.assignment)
-    # Unlike Java's, a librdkafka leader returns each member's user data, which has no use.
+    # Unlike Java's, a librdkafka leader returns each member's user data, which is ignored.
     if assignment.user_data and classic.protocol != COOPERATIVE_STICKY:
         raise GroupIdNotFound(
             f"Cannot upgrade classic group {classic.group_id} to consumer group because an unsupported custom assignor "

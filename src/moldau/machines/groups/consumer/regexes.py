@@ -19,7 +19,7 @@ from moldau.model.settings import shorten
 
 
 class RegexMatcher(Protocol):
-    """Evaluates patterns in RE2 syntax. A pure function of its arguments; a module with these two functions will do."""
+    """Evaluates patterns in RE2 syntax. Pure functions of their arguments; a module with both suffices."""
 
     def check_pattern(self, pattern: str) -> None:
         """Raise `ValueError` with the reason if the pattern is invalid."""
