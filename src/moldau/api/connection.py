@@ -95,7 +95,7 @@ class Connection:
         waits: bool = False,
         timeout_s: float = TIMEOUT_S,
     ) -> Place | None:
-        """Publish bytes and text unchanged, anything else as JSON. With `waits`, return the place; else batch it.
+        """Publish bytes and text unchanged, anything else as JSON. With `waits`, wait and return its place.
 
         Messages of one key keep their order and go to one partition.
         """

@@ -90,7 +90,7 @@ class Publisher:
                 raise Failed(f"{topic}: {error.args[0].str()}") from error
 
     def _awaited(self, topic: str, delivery: _Delivery, timeout_s: float) -> Place:
-        """Wait for this message, whatever else is queued."""
+        """Wait for this message only; other messages may stay queued."""
         waited_s = 0.0
         while delivery.is_open and waited_s < timeout_s:
             if not self._producer.flush(min(LOOK_S, timeout_s - waited_s)) and delivery.is_open:

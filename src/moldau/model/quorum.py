@@ -27,7 +27,7 @@ class Quorum:
 
     @property
     def addresses(self) -> tuple[Address, ...]:
-        """Addresses to find the leader at."""
+        """Addresses from which to discover the leader."""
         return tuple(dict.fromkeys((*self.voters.values(), *self.bootstrap_servers)))
 
 

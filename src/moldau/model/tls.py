@@ -47,7 +47,7 @@ EMPTY_STORE: Final = CertificateStore()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSettings:
-    """What one side of a TLS connection needs to know."""
+    """The TLS configuration of one side of a connection."""
 
     keystore: CertificateStore = EMPTY_STORE  # our certificate and its key; a client may have none
     truststore: CertificateStore = EMPTY_STORE  # the trusted authorities; empty: those of the system
@@ -59,7 +59,7 @@ class TlsSettings:
 
 
 def parse_tls(values: Mapping[str, str]) -> TlsSettings:
-    """Read the `ssl.*` settings; names that are missing have Kafka's defaults."""
+    """Read the `ssl.*` settings; missing ones have Kafka's defaults."""
 
     def text(name: str) -> str:
         return values.get(f"ssl.{name}", "").strip()

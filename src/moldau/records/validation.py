@@ -1,4 +1,4 @@
-"""Validation of produced batches: one whole batch, by its header and checksum; its records, where that is required.
+"""Validation of produced batches: header and checksum of one whole batch, and its records where required.
 
 The error codes, and their precedence, are those of Apache Kafka 4.
 """

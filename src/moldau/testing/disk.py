@@ -5,7 +5,7 @@ mounted = disk.mount()                      # the Disk port of one process
 disk.crash_at(12, When.TORN)                # the process dies in the twelfth I/O point
 ...                                         # raises Crashed there, and in every later call
 disk.write_error = errno.EIO                # or: every write fails, as on a broken or read-only disk
-disk.is_hanging = True                      # or: no sync ends
+disk.is_hanging = True                      # or: syncs never complete
 disk.power_loss()                           # or: unsynced changes are partly lost
 recovered = disk.mount()                    # the next process
 """
@@ -51,7 +51,7 @@ class SimulatedDisk:
         self.faults = DiskFaults()
         self.fired: Counter[str] = Counter()
         self.write_error = 0  # if not 0, everything that changes the disk fails with this error; syncs have no effect
-        self.is_hanging = False  # jobs of the executor do not end until this is False again
+        self.is_hanging = False  # jobs of the executor do not complete while this is True
         self.points = 0
         self.boots = 1  # how often the host has booted
         self.on_io: Callable[[IoPoint], None] | None = None  # may raise OSError, or crash the disk
@@ -226,7 +226,7 @@ class SimulatedDisk:
                 raise os_error(planned.error, path)
 
     def fires(self, fault: str, probability: float, path: str) -> bool:
-        """Whether a random fault fires now; draws nothing while the fault is off."""
+        """Whether a random fault fires now; uses no random number while the fault is off."""
         if probability <= 0.0 or self.chance.random() >= probability:
             return False
         self._count(fault, path)

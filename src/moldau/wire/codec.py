@@ -59,7 +59,7 @@ def request_header_version(api_key: int, version: int) -> int:
 
 
 def response_header_version(api_key: int, version: int) -> int:
-    """1 with a tag section, 0 without. ApiVersions never has one: the client does not know our versions yet."""
+    """1 with a tag section, 0 without. ApiVersions never has one: the client knows no versions yet."""
     return 1 if api_key != _API_VERSIONS and APIS[api_key].flexible.has(version) else 0
 
 

@@ -17,7 +17,7 @@ _STARTS: Final = (
 
 
 def describe_invalid_length(length: int, frame_bytes_max: int) -> str:
-    """Explain, for a person, why a frame of this length is rejected."""
+    """Describe, for the log, why a frame of this length is rejected."""
     first = (length & 0xFFFFFFFF).to_bytes(4, "big")
     for start, name in _STARTS:
         if first.startswith(start):

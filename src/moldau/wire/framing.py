@@ -63,7 +63,7 @@ def parse_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
 
 
 def _client_id(name: bytes) -> str:
-    """Decode leniently, as Kafka does: the client id is for people only."""
+    """Decode leniently, as Kafka does: the client id is informative only."""
     try:
         return name.decode()
     except UnicodeDecodeError:  # U+FFFD would make it longer than its limit
