@@ -4,6 +4,7 @@ import pytest
 from cluster_scene import ALL_CONTROL, ONE_CONTROLLER, Cluster, on_cluster
 from sasl_scene import authenticate, handshake
 
+from moldau.broker.authorizer import STANDARD_AUTHORIZER
 from moldau.broker.drivers.bootstrap_file import read_bootstrap, write_bootstrap
 from moldau.machines.access.plain import plain_message
 from moldau.machines.access.scram import ScramMechanism, ScramUser, credential_of, derive_credential
@@ -11,6 +12,7 @@ from moldau.model.errors import InvalidConfig
 from moldau.model.ports import Ports
 from moldau.node.node import Node
 from moldau.node.scram_argument import parse_scram_user, parse_scram_users
+from moldau.wire.messages import FindCoordinatorRequest
 
 SHA_256, SHA_512 = ScramMechanism
 NODE = ScramUser("node", SHA_512)
@@ -55,6 +57,19 @@ def test_cluster_forms_by_scram_and_forms_again_after_all_nodes_crashed(roles: t
         await cluster.create("t", talker=talker)
 
     on_cluster(script, roles=roles, settings=BOTH_LISTENERS, kind=ScramCluster)
+
+
+def test_internal_topic_is_created_by_the_principal_of_the_node() -> None:
+    async def script(cluster: Cluster) -> None:
+        other = next(node_id for node_id in cluster.nodes if node_id != cluster.active)
+        talker = await cluster.connect(other)
+        await handshake(talker)
+        assert (await authenticate(talker, plain_message("alice", "pw-a"))).error_code == 0
+        await talker.ask(4, FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]))
+        await cluster.until(lambda: "__consumer_offsets" in cluster.nodes[other].broker.image.topics, 5.0)
+
+    users = ("super.users=User:node;User:alice", f"authorizer.class.name={STANDARD_AUTHORIZER}")
+    on_cluster(script, roles=ALL_CONTROL, settings=(*BOTH_LISTENERS, *users), kind=ScramCluster)
 
 
 def test_argument_has_the_syntax_of_kafka() -> None:

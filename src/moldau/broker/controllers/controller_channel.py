@@ -2,9 +2,8 @@
 
 import asyncio
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from moldau.broker.access import ANONYMOUS
 from moldau.broker.cluster.local_requests import LocalRequests
 from moldau.broker.cluster.peers import Peers
 from moldau.broker.controllers.forwarded_client import encode_address, encode_principal
@@ -22,7 +21,7 @@ from moldau.model.ids import Address
 from moldau.model.units import SECOND_MS
 from moldau.wire.codec import response_decoder
 from moldau.wire.framing import RequestHeader, frame_request, in_one_buffer, parse_response_header
-from moldau.wire.messages import AddRaftVoterRequest, EnvelopeRequest
+from moldau.wire.messages import AddRaftVoterRequest, CreateTopicsResponse, EnvelopeRequest
 
 if TYPE_CHECKING:
     from moldau.broker.configs.broker_settings import BrokerSettings
@@ -60,17 +59,6 @@ class ForwardedRequest(Protocol):
 
     @property
     def peer(self) -> str: ...
-
-
-class OwnRequest(NamedTuple):
-    """A request that a broker forwards on its own behalf."""
-
-    api_version: int
-    correlation_id: int = 0
-    client_id: str | None = None
-    principal: str = ANONYMOUS
-    peer: str = "this node"
-    is_token_authenticated: bool = False
 
 
 class ControllerHost(Protocol):
@@ -124,7 +112,7 @@ class ControllerChannel:
             left_ms = deadline_ms - clock.monotonic_ms()
             try:
                 response = await self._send_once(request, left_ms, purpose)
-                if response is not None and response.error_code != ErrorCode.NOT_CONTROLLER:
+                if response is not None and not _is_from_inactive(response):
                     self._last_response_ms = clock.monotonic_ms()
                     return response
             except (NotController, OSError) as error:
@@ -162,7 +150,7 @@ class ControllerChannel:
         self._attempts += 1
         timeout_ms = min(timeout_ms, OFFLINE_ATTEMPT_MS)
         response = await self._peers.ask(address, request, timeout_ms=timeout_ms, purpose=purpose)
-        if response.error_code != ErrorCode.NOT_CONTROLLER:
+        if not _is_from_inactive(response):
             self._attempts -= 1  # this is the one to ask next
         return response
 
@@ -189,6 +177,13 @@ class ControllerChannel:
         _, position = parse_response_header(request.API_KEY, version, frame)
         decoded, _ = response_decoder(request.API_KEY, version)(frame, position)
         return decoded
+
+
+def _is_from_inactive(response: Any) -> bool:
+    """Whether the response is that of a controller which is not the active one."""
+    if isinstance(response, CreateTopicsResponse):  # has errors of topics only
+        return any(each.error_code == ErrorCode.NOT_CONTROLLER for each in response.topics)
+    return bool(response.error_code == ErrorCode.NOT_CONTROLLER)
 
 
 def _map_error(code: int) -> KafkaError:

@@ -4,7 +4,7 @@ from collections.abc import Sequence, Sized
 from typing import Final, Protocol
 
 from moldau.broker.cluster.metadata_publisher import MetadataPublisher
-from moldau.broker.controllers.controller_channel import ControllerChannel, ForwardedRequest, OwnRequest
+from moldau.broker.controllers.controller_channel import FORWARDED, ControllerChannel, ForwardedRequest
 from moldau.broker.drivers.metadata import MetadataDriver
 from moldau.machines.metadata.mutation_quota import UNLIMITED, MutationQuota
 from moldau.machines.metadata.topics import NewTopic, TopicCreated
@@ -67,12 +67,17 @@ async def create_topics(
 async def request_topics(
     broker: TopicHost, wanted: Sequence[NewTopic], client: ForwardedRequest | None = None
 ) -> list[TopicCreated]:
-    """Have the active controller create topics, for a client or for this broker, and wait until they are known."""
+    """Have the active controller create topics, for a client or for this broker, and wait until they are known.
+
+    A request of this broker is not forwarded: it is authorized by the principal of the connection to the controller.
+    """
     if broker.controller.is_here:
         return await create_topics(broker, wanted)
-    sender = client or OwnRequest(CREATE_TOPICS[1])
     request = CreateTopicsRequest(topics=[_creatable(topic) for topic in wanted], timeout_ms=PROPAGATION_MS_MAX)
-    response = await broker.controller.forward(request, sender, version=CREATE_TOPICS[1])
+    if client is None:
+        response = await broker.controller.ask(request, purpose=FORWARDED)
+    else:
+        response = await broker.controller.forward(request, client, version=CREATE_TOPICS[1])
     created = [TopicCreated(each.name, ErrorCode(each.error_code), each.error_message) for each in response.topics]
     await _wait_until_known(broker, [each.name for each in created if each.error is ErrorCode.NONE])
     return created
