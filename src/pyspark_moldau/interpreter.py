@@ -32,6 +32,18 @@ PYTHONPATH=$kept exec {python} "$@"
 """
 
 
+def prefer_this_interpreter() -> None:
+    """Let Spark start this interpreter wherever it would start another `python3` from the PATH.
+
+    Spark looks up data sources, and runs tasks, with PYSPARK_PYTHON or the `python3` on the PATH. In a script that runs
+    by `.venv/bin/python` without an activated environment, that one does not have this package. The variable must be
+    set before the JVM of the session starts.
+    """
+    found = shutil.which("python3")
+    if sys.executable and (found is None or Path(found).parent != Path(sys.executable).parent):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
 def worker_python() -> str:
     """Return the path of a Python launcher that starts fast as a Spark worker."""
     if not _is_pip_installed():

@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 from collections.abc import Mapping
 from typing import Final
 
@@ -30,7 +31,8 @@ def session(
     """Create a local session, or one on the cluster of `master`. `settings` override all defaults."""
     ensure_java()
     chosen = master or _LOCAL
-    if chosen.startswith("local") and "PYSPARK_PYTHON" not in os.environ:  # workers run on this machine
+    if chosen.startswith("local") and os.environ.get("PYSPARK_PYTHON") in (None, sys.executable):
+        # Workers run on this machine; a launcher of the same interpreter starts them faster.
         os.environ["PYSPARK_PYTHON"] = worker_python()
     builder = SparkSession.builder.appName(app_name).master(chosen)
     for name, value in {**_DEFAULTS, **_local_settings(chosen), **(settings or {})}.items():
