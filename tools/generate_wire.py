@@ -51,7 +51,7 @@ MISSING = dataclasses.MISSING
 
 @dataclass
 class MergedField:
-    """A field as it is gathered over the versions of its message."""
+    """A field, merged over the versions of its message."""
 
     name: str
     kind: str
@@ -66,7 +66,7 @@ class MergedField:
 
 @dataclass
 class MergedStruct:
-    """A struct as it is gathered over the versions of its message."""
+    """A struct, merged over the versions of its message."""
 
     name: str
     fields: list[MergedField] = field(default_factory=list)
@@ -131,7 +131,7 @@ def merge_field(
 
 
 def read_field(each: "dataclasses.Field[Any]") -> tuple[MergedField, bool]:
-    """A kio field in our words, and whether it may be null."""
+    """Return a kio field in the format of the tables, and whether it may be null."""
     kind, is_array, is_nullable = unwrap(each.type)
     name, default = each.name, plain_default(each.default)
     if dataclasses.is_dataclass(kind):

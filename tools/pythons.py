@@ -1,4 +1,4 @@
-"""The other Pythons of this machine, and a few tests on each: connections, a broker, a cluster, its program, fixtures.
+"""Run a few tests on the other Pythons of this machine: connections, a broker, a cluster, its program, fixtures.
 
 Each gets an environment of its own beside `.venv`. A Python that cannot create one is reported and skipped.
 """
@@ -51,13 +51,13 @@ class Python(NamedTuple):
 
 
 def here() -> list[str]:
-    """Where Pythons mostly are."""
+    """Return the usual locations of Python interpreters."""
     homes = sorted(Path.home().glob(".pyenv/versions/*/bin/python3"))
     return ["/usr/bin/python3", *filter(None, map(shutil.which, ON_PATH)), *map(str, homes)]
 
 
 def ask(program: str) -> Python | None:
-    """None if there is no Python behind it, as behind many of pyenv's stand-ins."""
+    """Return None if it does not run a Python, like many of pyenv's shims."""
     try:
         output = subprocess.run(
             [program, "-c", _QUESTION], capture_output=True, text=True, timeout=ASK_S_MAX, check=True
@@ -69,7 +69,7 @@ def ask(program: str) -> Python | None:
 
 
 def choose(found: Iterable[Python], ours: tuple[int, ...]) -> tuple[list[Python], list[str]]:
-    """One of each version that is new enough and not ours; and what is to be said of those left out."""
+    """Return one interpreter per supported version other than ours, and messages about the skipped ones."""
     chosen: dict[tuple[int, ...], Python] = {}
     left_out: dict[tuple[int, ...], str] = {}
     for each in found:
@@ -83,7 +83,7 @@ def choose(found: Iterable[Python], ours: tuple[int, ...]) -> tuple[list[Python]
 
 
 def prepare(python: Python) -> None:
-    """An environment with what the tests need, made again when that has changed."""
+    """Create an environment with the dependencies of the tests, again when they have changed."""
     stamp, wanted = python.environment / ".installed", ROOT / "pyproject.toml"
     if stamp.exists() and stamp.stat().st_mtime >= wanted.stat().st_mtime:
         return

@@ -1,10 +1,10 @@
-"""A clickstream to feed the activity pipeline with: visitors that come and go, a hot one, late and broken events.
+"""Generate a clickstream for the activity pipeline: visitors with sessions, a hot user, late and malformed events.
 
     python clickstream.py --topic clicks --events 100000 --bootstrap-servers localhost:9092
     moldau pipeline run activity --topic clicks --once
 
-Events are numbered from 0; repetitions and broken ones come on top, and are counted. The same seed gives the same
-records, so that what comes out can be compared with what went in.
+Events are numbered from 0; duplicates and malformed events are added to them and counted. The same seed gives the same
+records, so that the output of a pipeline can be compared with its input.
 """
 
 import argparse
@@ -28,7 +28,7 @@ Record = tuple[bytes | None, bytes, int]
 
 @dataclass(frozen=True)
 class Mix:
-    """What part of the events is how. `skew` is the part of one single user."""
+    """The proportions of event types. `skew` is the share of the hot user."""
 
     skew: float = 0.2
     late: float = 0.02
@@ -43,7 +43,7 @@ class Mix:
 
 @dataclass
 class Made:
-    """How many of what were made."""
+    """The number of generated events of each type."""
 
     events: int = 0
     late: int = 0
@@ -56,7 +56,7 @@ class Made:
 
 
 class Clickstream:
-    """Key, value and time of records, in chunks. `made` counts them."""
+    """Generates key, value and timestamp of records in chunks. `made` counts them."""
 
     def __init__(self, seed: int, start_ms: int, mix: Mix) -> None:
         self._chance = random.Random(seed)
@@ -65,7 +65,7 @@ class Clickstream:
         self.made = Made()
 
     def chunks(self, count: int) -> Iterator[list[Record]]:
-        """`count` events, and what comes on top of them."""
+        """Yield `count` events, with additional duplicates and malformed events."""
         for first in range(0, count, CHUNK):
             yield self._chunk(first, min(CHUNK, count - first))
 
@@ -90,7 +90,7 @@ class Clickstream:
         return made
 
     def _user(self, now_s: float) -> int:
-        """The hot one, or one of those who came not long ago: the later, the more likely."""
+        """Return the hot user or a recent one; the more recent, the more likely."""
         if self._chance.random() < self._mix.skew:
             return 0
         came_s = now_s - self._chance.expovariate(1 / self._mix.visit_s)
@@ -101,7 +101,7 @@ class Clickstream:
         return now_ms - self._chance.randrange(self._mix.late_s_max * 1000)
 
     def _repetition(self, made: list[Record], now_ms: int) -> Record:
-        """Of a good event: broken ones have no key."""
+        """Return a duplicate of a valid event: malformed ones have no key."""
         self.made.repeated += 1
         back = self._chance.randrange(min(len(made), REPEATED_AFTER_MAX))
         key, value, _ = next(each for each in made[len(made) - 1 - back :] if each[0] is not None)
@@ -124,7 +124,7 @@ def send(producer: Producer, topic: str, records: list[Record]) -> None:
 
 
 def fill(bootstrap_servers: str, topic: str, stream: Clickstream, count: int) -> None:
-    """Every record is acknowledged by all replicas when this returns."""
+    """Produce all records; return when every record is acknowledged by all in-sync replicas."""
     refused: list[str] = []
     settings = {
         "bootstrap.servers": bootstrap_servers,

@@ -1,4 +1,4 @@
-"""At least once, the default: work first, then commit. A crash in between repeats a message, and none is ever lost."""
+"""At least once, the default: process first, then commit. A crash in between repeats a message; none is lost."""
 
 import argparse
 import os
@@ -12,7 +12,7 @@ parser.add_argument("--results", default="results.txt", help="what the work leav
 parser.add_argument("--crash-at", type=int, default=-1, help="die in the middle of this message, as by a power cut")
 arguments = parser.parse_args()
 
-# A name of its own lets a restarted reader take its old place at once, without waiting for the dead one's session.
+# As a static member, a restarted consumer gets its partitions back at once, without waiting for the session timeout.
 reader = {"group_instance_id": "reader-1"}
 
 with (
@@ -23,4 +23,4 @@ with (
     for message in messages:
         print(message.text, file=results, flush=True)
         if message.offset == arguments.crash_at:
-            os._exit(1)  # the offset of this message is committed when the next one is asked for: now it is not
+            os._exit(1)  # not committed yet: the offset is committed when the next message is requested

@@ -1,4 +1,4 @@
-"""At most once: commit first, then work. A crash in between loses a message, and none is ever worked on twice."""
+"""At most once: commit first, then process. A crash in between loses a message; none is processed twice."""
 
 import argparse
 import os
@@ -12,7 +12,7 @@ parser.add_argument("--results", default="results.txt", help="what the work leav
 parser.add_argument("--crash-at", type=int, default=-1, help="die in the middle of this message, as by a power cut")
 arguments = parser.parse_args()
 
-# A name of its own lets a restarted reader take its old place at once, without waiting for the dead one's session.
+# As a static member, a restarted consumer gets its partitions back at once, without waiting for the session timeout.
 reader = {"group_instance_id": "reader-1"}
 
 with (

@@ -1,7 +1,7 @@
 """Exactly once, into a database: the result and the offset are written in one transaction of the database.
 
-The group's own committed offset plays no part. After a crash the database says where to go on, and it cannot say
-anything else than what it holds results for.
+The committed offset of the group is not used. After a crash the program resumes from the offset in the database, which
+always matches the results in it.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""Purchases of a clickstream to a topic of their own, and how many there are by page: a stream, then a batch.
+"""Write the purchases of a clickstream to a separate topic, then count them by page: a stream and a batch.
 
     spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.3.0 purchases_kafka.py --topic clicks
 
-As for any Kafka, with the official connector, which is a jar: its version must be that of Spark (here 4.3.0).
+Uses Spark's own connector, as with any Kafka cluster. It is a jar whose version must be that of Spark (here 4.3.0).
 """
 
 import argparse

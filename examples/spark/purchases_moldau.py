@@ -1,8 +1,8 @@
-"""Purchases of a clickstream to a topic of their own, and how many there are by page: a stream, then a batch.
+"""Write the purchases of a clickstream to a separate topic, then count them by page: a stream and a batch.
 
     python purchases_moldau.py --bootstrap-servers localhost:9092 --topic clicks --to purchases
 
-The code of purchases_kafka.py with one word changed. Needs Java 17 or newer, and Moldau with its extra spark.
+The code is that of purchases_kafka.py with one word changed. Needs Java 17 or newer, and Moldau with its extra spark.
 """
 
 import argparse

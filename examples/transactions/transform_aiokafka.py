@@ -1,7 +1,7 @@
 """Exactly once from topic to topic, with aiokafka: results and progress are committed in one transaction.
 
-Every message of `payments` becomes one of `receipts`. Kill it at any moment and start it again: a reader of committed
-records finds each receipt once.
+Each message of `payments` is transformed to one of `receipts`. Kill it at any moment and restart it: a `read_committed`
+consumer finds each receipt once.
 """
 
 import argparse
@@ -32,7 +32,7 @@ async def transform() -> None:
         isolation_level="read_committed",
     )
     producer = AIOKafkaProducer(bootstrap_servers=arguments.bootstrap_servers, transactional_id=arguments.name)
-    await producer.start()  # fences an earlier life of this program, aborts what it left open
+    await producer.start()  # fences the previous run of this program and aborts its open transaction
     await consumer.start()
     while batches := await consumer.getmany(timeout_ms=int(arguments.idle_s * 1000), max_records=5):
         async with producer.transaction():  # commits at its end, aborts on an exception

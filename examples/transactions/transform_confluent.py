@@ -1,7 +1,7 @@
 """Exactly once from topic to topic, with confluent-kafka: results and progress are committed in one transaction.
 
-Every message of `payments` becomes one of `receipts`. Kill it at any moment and start it again: a reader of committed
-records finds each receipt once.
+Each message of `payments` is transformed to one of `receipts`. Kill it at any moment and restart it: a `read_committed`
+consumer finds each receipt once.
 """
 
 import argparse
@@ -30,7 +30,7 @@ consumer = Consumer(
     }
 )
 producer = Producer({"bootstrap.servers": arguments.bootstrap_servers, "transactional.id": arguments.name})
-producer.init_transactions()  # fences an earlier life of this program, aborts what it left open
+producer.init_transactions()  # fences the previous run of this program and aborts its open transaction
 consumer.subscribe([arguments.source])
 
 while messages := consumer.consume(num_messages=5, timeout=arguments.idle_s):

@@ -1,4 +1,4 @@
-"""kcat, the command-line client that people try first: produce, consume, list, every codec, offsets and times."""
+"""kcat, a popular command-line client: produce, consume, list, every codec, offsets and timestamps."""
 
 import itertools
 import json

@@ -25,7 +25,7 @@ class Scene:
     open: Any  # keeps the transaction open as long as the scene
 
     def named(self, options: dict[str, object]) -> dict[str, object]:
-        """With the names of the scene in the place of MANY, FEW and PREFIX."""
+        """Replace MANY, FEW and PREFIX by the names of the scene."""
         names = {"MANY": self.many, "FEW": self.few, "PREFIX": self.prefix}
         return {name: _replaced(value, names) if isinstance(value, str) else value for name, value in options.items()}
 
@@ -52,7 +52,7 @@ def build(broker: Broker) -> Scene:
 
 
 def _fill_plainly(broker: Broker, topic: str) -> None:
-    """All codecs in turn; nulls and empty bytes; headers that repeat, are empty and null; times that grow."""
+    """Produce with all codecs: nulls and empty bytes, repeated, empty and null headers, increasing timestamps."""
     for number, codec in enumerate(CODECS):
         settings = {"bootstrap.servers": broker.bootstrap_servers, "compression.type": codec, "linger.ms": 50}
         producer = Producer(settings)
@@ -70,7 +70,7 @@ def _fill_plainly(broker: Broker, topic: str) -> None:
 
 
 def _fill_in_transactions(broker: Broker, topic: str) -> None:
-    """In partitions 0 and 1: committed, aborted, committed."""
+    """Produce three transactions to partitions 0 and 1: committed, aborted, committed."""
     producer = _transactional(broker)
     for turn, is_kept in enumerate((True, False, True)):
         producer.begin_transaction()
@@ -102,7 +102,7 @@ def _transactional(broker: Broker) -> Producer:
 
 
 def produce_numbers(broker: Broker, topic: str, count: int, first: int = 0) -> None:
-    """Values that are numbers, a third of them in partition 0, so that partitions differ in size."""
+    """Produce numbers as values, a third of them to partition 0, so that partitions differ in size."""
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     for number in range(first, first + count):
         producer.produce(topic, b"%d" % number, b"k%d" % (number % 5), partition=0 if number % 3 == 0 else 1)

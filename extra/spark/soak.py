@@ -1,7 +1,7 @@
-"""Random kills of drivers and executors of a query that runs from a topic to a topic: every row is out exactly once.
+"""Random kills of drivers and executors of a topic-to-topic query: every row is written exactly once.
 
-`make soak-spark RUNS=30 SEED=1`: in each run rows are produced, and a process is killed without
-warning; then all rows must come out, each once. A driver comes back with other cores and by another plan.
+`make soak-spark RUNS=30 SEED=1`: in each run rows are produced, and a process is killed by
+SIGKILL; then every row must be written exactly once. A driver is restarted with other cores and another plan.
 """
 
 import argparse
@@ -29,7 +29,7 @@ PROGRAM: Final = Path(__file__).with_name("soak_driver.py")
 PARTITIONS: Final = 3
 ROWS: Final = 900  # in each run
 ROWS_PER_BATCH: Final = 100
-KILL_BEFORE: Final = 0.7  # of the rows of a run are out when the kill comes, at most
+KILL_BEFORE: Final = 0.7  # maximum share of the rows that is written before the kill
 LATER_S_MAX: Final = 0.7
 BACK_S_MAX: Final = 420.0
 TRIES_MAX: Final = 3
@@ -45,7 +45,7 @@ SETTINGS: Final = {
 
 
 class Wrong(AssertionError):
-    """The output is not the input."""
+    """The output does not match the input."""
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Output:
         self._consumer.assign([TopicPartition(self.topic, number, 0) for number in range(PARTITIONS)])
 
     def read(self, seconds: float) -> bool:
-        """Whether there was anything."""
+        """Read new rows; return whether there were any."""
         before = self.total
         for message in self._consumer.consume(1000, seconds):
             if message.error() is not None:
@@ -148,7 +148,7 @@ class Soak:
         self._began, self._mark = time.monotonic(), uuid.uuid4().hex
 
     def run(self, number: int) -> None:
-        """Rows in, a kill while they are worked on, all rows out."""
+        """Produce rows, kill a process while they are processed, and wait for all rows."""
         kind, part, later_s = (
             self.chance.choice(VICTIMS),
             self.chance.uniform(0.0, KILL_BEFORE),
@@ -188,7 +188,7 @@ class Soak:
         self.fed += ROWS
 
     def _work_until(self, rows: int, later_s: float = 0.0) -> float:
-        """Until so many rows are out, and a little longer; how long it took. A driver that is not there is started."""
+        """Wait until this many rows are written, and a little longer; return the seconds. Restart a missing driver."""
         began = time.monotonic()
         while self.output.total < rows or not self._has_executors():
             self._see_that_it_lives()

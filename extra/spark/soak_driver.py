@@ -1,4 +1,4 @@
-"""A driver program: from a topic to a topic for ever, exactly once, with rows that differ from life to life."""
+"""A driver program: an endless exactly-once query from topic to topic, whose plan differs from run to run."""
 
 import json
 import sys

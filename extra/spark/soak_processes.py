@@ -1,4 +1,4 @@
-"""The processes of a Spark application on this machine, found by a mark that they inherit, and their ends."""
+"""Find and kill the processes of a Spark application on this machine by an inherited environment mark."""
 
 import contextlib
 import os
@@ -60,7 +60,7 @@ class Found:
 
 
 def marked(mark: str) -> list[Found]:
-    """All that have inherited the mark."""
+    """Return all processes that have inherited the mark."""
     found = []
     wanted = f"{MARK}={mark}".encode()
     for folder in Path("/proc").glob("[0-9]*"):

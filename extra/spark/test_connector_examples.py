@@ -1,4 +1,4 @@
-"""The example in two versions of which one word differs: both do the same."""
+"""The two versions of the example, which differ in one word, do the same."""
 
 import json
 from pathlib import Path

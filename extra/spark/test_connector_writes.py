@@ -27,7 +27,7 @@ def save(frame: Any, form: str, broker: Broker, **options: object) -> None:
 
 
 def written(spark: Any, broker: Broker, topic: str) -> list[tuple[Any, ...]]:
-    """All but the topic, offsets and times, which cannot be alike."""
+    """Return the columns without topic, offsets and timestamps, which differ."""
     options = {"subscribe": topic, "includeHeaders": "true", "kafka.isolation.level": "read_committed"}
     return [
         (row["partition"], row["key"], row["value"], row["timestampType"], row["headers"])

@@ -1,4 +1,4 @@
-"""What tests with Spark have in common: small sessions, records to read, queries in few words, what came out."""
+"""Shared parts of the tests with Spark: small sessions, input records, short queries, and their output."""
 
 import io
 import runpy
@@ -17,23 +17,23 @@ from moldau.testing.broker import Broker
 READ_S_MAX: Final = 60
 DONE_S_MAX: Final = 400
 _LOOK_S: Final = 0.2
-# Quick to start: little is computed, so that a compiler or collector with threads of its own costs more than it saves.
+# Fast to start: with so little work, more threads of the JIT compiler or garbage collector cost more than they save.
 JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.memory": "1g",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.extraJavaOptions": JAVA_OPTIONS,
-    "spark.sql.codegen.wholeStage": "false",  # for so few rows, no plan is worth its compilation
+    "spark.sql.codegen.wholeStage": "false",  # with so few rows, generated code is not worth its compilation
     "spark.log.level": "OFF",
 }
-# A driver beside the session of the other tests.
+# A separate driver next to the session of the other tests.
 DRIVER_SETTINGS: Final[Mapping[str, str]] = {**SETTINGS, "spark.driver.memory": "512m"}
 SHAPES: Final = ("plain", "joined", "gathered")
 
 
 def shaped(frame: Any, shape: str) -> Any:
-    """The same rows by another plan, always with a column and a distribution that no replay has again."""
+    """Return the same rows by another plan, always with a nondeterministic column and distribution."""
     rows = frame.selectExpr("value", "uuid() as key")
     match shape:
         case "joined":
@@ -46,13 +46,13 @@ def shaped(frame: Any, shape: str) -> Any:
 
 
 def until_done(writing: Any) -> RestartingQuery:
-    """The query of a stream, at the end of what is there."""
+    """Run a streaming query until all available records are processed."""
     (query,) = until_all_done([writing.trigger(availableNow=True).start])
     return query
 
 
 def until_all_done(starts: Sequence[Callable[[], Any]]) -> list[RestartingQuery]:
-    """Queries side by side, to their end; the first that fails ends all."""
+    """Run queries concurrently to their end; the first failure stops all."""
     queries: list[RestartingQuery] = []
     try:
         for start in starts:
@@ -69,13 +69,13 @@ def until_all_done(starts: Sequence[Callable[[], Any]]) -> list[RestartingQuery]
 
 
 def stored_offsets(checkpoint: Path) -> list[str]:
-    """Where each batch ended, as the checkpoint has it."""
+    """Return the end offsets of each batch in the checkpoint."""
     files = sorted((checkpoint / "offsets").glob("[0-9]*"), key=lambda each: int(each.name))
     return [each.read_text().splitlines()[-1] for each in files]
 
 
 def read_committed(broker: Broker, topic: str, partitions: int) -> list[tuple[bytes, bytes]]:
-    """Keys and values of all that was committed."""
+    """Return keys and values of all committed records."""
     settings: dict[str, Any] = {"bootstrap.servers": broker.bootstrap_servers, "group.id": "r"}
     consumer = Consumer({**settings, "isolation.level": "read_committed", "enable.partition.eof": True})
     consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
@@ -94,7 +94,7 @@ def read_committed(broker: Broker, topic: str, partitions: int) -> list[tuple[by
 
 
 def run_script(script: str) -> None:
-    """An ejected job, as its user runs it: again, where Spark did not wait long enough for one of its processes."""
+    """Run an ejected job as a user does; retry if Spark timed out waiting for one of its processes."""
     for starts_left in reversed(range(STARTS_MAX)):
         try:
             exec(compile(script, "ejected.py", "exec"), {"__name__": "__main__"})
@@ -105,7 +105,7 @@ def run_script(script: str) -> None:
 
 
 def printed_by(program: Path, *words: str) -> str:
-    """What a program prints that runs in this process: it finds the session where it would make one."""
+    """Return the output of a program that runs in this process and uses the existing session."""
     before, printed = sys.argv, io.StringIO()
     sys.argv = [str(program), *words]
     try:
@@ -117,7 +117,7 @@ def printed_by(program: Path, *words: str) -> str:
 
 
 def produce(broker: Broker, topic: str, count: int, first: int = 0) -> None:
-    """Records whose value is a number, in turns to both partitions."""
+    """Produce records with numbers as values, alternating between both partitions."""
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     for number in range(first, first + count):
         producer.produce(topic, b"%d" % number, key=b"k%d" % (number % 5), partition=number % 2)
@@ -139,7 +139,7 @@ def numbers(rows: Sequence[Any]) -> list[int]:
 
 
 class Kept:
-    """A streaming query that runs to the end of what is there, and the rows that it has written."""
+    """A streaming query that processes all available records, and the rows that it has written."""
 
     def __init__(self, spark: Any, folder: Path) -> None:
         self._spark = spark

@@ -1,4 +1,4 @@
-"""The demo from its beginning to its end: `make demo`, or with PYTHONPATH=tools, `python -m demo --help`."""
+"""The whole demo: `make demo`, or with PYTHONPATH=tools, `python -m demo --help`."""
 
 import argparse
 import json
@@ -41,12 +41,12 @@ KILLS_MAX: Final = 3
 
 
 class Failed(Exception):
-    """The demo cannot go on, or has not shown what it is for."""
+    """The demo cannot continue, or its result is wrong."""
 
 
 @dataclass(slots=True)
 class Demo:
-    """One demo, in a folder that goes with it."""
+    """One demo run, in a temporary folder."""
 
     events: int
     rows_per_batch: int
@@ -125,7 +125,7 @@ class Demo:
         return process
 
     def _kill_in_the_middle(self, client: BlockingClient, servers: str) -> None:
-        """While the second batch or a later one is being published. A kill that came too late is done again."""
+        """Kill the pipeline while it publishes the second batch or a later one; retry a kill that was too late."""
         self.say(f"moldau pipeline run activity --topic {TOPIC} --master local[{FIRST_CORES}]")
         for _ in range(KILLS_MAX):
             process = self._start_pipeline(servers, FIRST_CORES)
@@ -152,7 +152,7 @@ class Demo:
                 return
 
     def _await_end(self, client: BlockingClient, process: "subprocess.Popen[str]") -> None:
-        """Until no group is behind. Says how the lag falls."""
+        """Wait until no group has lag, and print the lag meanwhile."""
         events = f"{TOPIC}.activity.events"
         groups = {"clean": (NAME, TOPIC)}
         groups |= {part: (f"{NAME}-{part}", events) for part in ("counts", "sessions", "load", "lake")}
@@ -161,7 +161,7 @@ class Demo:
             try:
                 now = lags.now()
             except KafkaError:
-                continue  # a coordinator that is just being found; the next look will tell
+                continue  # the coordinator is being looked up: the next poll decides
             line = "lag  " + " · ".join(f"{name} {behind:,}" for name, behind in now.items())
             if line != printed:
                 self.say(line)
@@ -170,7 +170,7 @@ class Demo:
                 return
 
     def _looks(self, process: "subprocess.Popen[str]", every_s: float) -> Iterator[None]:
-        """Again and again, as long as the pipeline lives."""
+        """Poll while the pipeline runs."""
         deadline_s = time.monotonic() + STEP_S_MAX
         while time.monotonic() < deadline_s:
             if process.poll() is not None:
@@ -228,7 +228,7 @@ def _is_free(port: int) -> bool:
 
 @contextmanager
 def temporary_demo(events: int, rows_per_batch: int, report: Path) -> Iterator[Demo]:
-    """Everything it starts has ended, and its data is gone, when it is left."""
+    """Stop all processes and delete the data at the end."""
     folder = Path(tempfile.mkdtemp(prefix="moldau-demo-"))
     children = Children(folder)
     try:
@@ -242,7 +242,7 @@ def temporary_demo(events: int, rows_per_batch: int, report: Path) -> Iterator[D
 
 @contextmanager
 def unbroken() -> Iterator[None]:
-    """A second Ctrl-C does not leave anything behind."""
+    """Ignore a second Ctrl-C, so that the cleanup is complete."""
     before = {each: signal.signal(each, signal.SIG_IGN) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

@@ -1,4 +1,4 @@
-"""The processes of the demo, each in a session of its own: whatever happens, none is left behind."""
+"""The processes of the demo, each in its own session, so that all of them can be stopped in any case."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ ORPHANS_S_MAX: Final = 20.0
 
 
 class Children:
-    """Started here, ended here."""
+    """Starts processes and stops them."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
@@ -24,7 +24,7 @@ class Children:
         self._sessions: list[int] = []
 
     def start(self, name: str, words: Sequence[str]) -> subprocess.Popen[str]:
-        """Its standard output comes to us, its standard error goes to a file."""
+        """Start a process; its standard output is a pipe, its standard error a file."""
         with (self._logs / f"{name}.log").open("a") as log:
             process = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
@@ -34,18 +34,18 @@ class Children:
         return process
 
     def words_of(self, name: str) -> str:
-        """The last that a process has said on standard error; of an error, the line that says what it is."""
+        """Return the last `error:` line that a process has logged, or else its last lines."""
         lines = (self._logs / f"{name}.log").read_text().splitlines()
         errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
         return errors[-1] if errors else "\n".join(lines[-20:])
 
     def kill(self, process: subprocess.Popen[str]) -> None:
-        """SIGKILL, to the process and to all that it has started."""
+        """Send SIGKILL to the process and all its descendants."""
         _kill_all([process.pid])
         self._forget(process)
 
     def end(self, process: subprocess.Popen[str], seconds_max: float = END_S_MAX) -> int:
-        """In order, if it goes; else not."""
+        """Stop a process by SIGTERM, and by SIGKILL after a timeout; return its exit code."""
         process.terminate()
         try:
             process.wait(seconds_max)
@@ -67,7 +67,7 @@ class Children:
         return code
 
     def _end_orphans(self, seconds_max: float) -> None:
-        """Spark's Python workers have groups of their own, and end a moment after the JVM that they work for."""
+        """End Spark's Python workers, which have their own process groups and exit shortly after their JVM."""
         deadline_s = time.monotonic() + seconds_max
         while in_sessions(self._sessions) and time.monotonic() < deadline_s:
             time.sleep(LOOK_S)
@@ -75,7 +75,7 @@ class Children:
 
 
 def _kill_all(sessions: Sequence[int]) -> None:
-    """Again, until none is seen: one may have started another meanwhile."""
+    """Kill until none is left: a process may start another one meanwhile."""
     deadline_s = time.monotonic() + ORPHANS_S_MAX
     while (left := in_sessions(sessions)) and time.monotonic() < deadline_s:
         for pid in left:
@@ -85,7 +85,7 @@ def _kill_all(sessions: Sequence[int]) -> None:
 
 
 def in_sessions(sessions: Sequence[int]) -> list[int]:
-    """The processes that these have started, and those have started, and are not over."""
+    """Return the running descendants of these processes."""
     found = []
     for pid in _processes():
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -95,7 +95,7 @@ def in_sessions(sessions: Sequence[int]) -> list[int]:
 
 
 def _processes() -> list[int]:
-    """All that run; those that are over and not yet asked for how are left out."""
+    """Return all running processes, without zombies."""
     if Path("/proc/self/stat").exists():
         return [int(each.name) for each in Path("/proc").iterdir() if each.name.isdecimal() and not _is_over(each)]
     listed = subprocess.run(["ps", "-A", "-o", "pid=,stat="], capture_output=True, text=True, check=True).stdout

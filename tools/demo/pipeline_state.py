@@ -1,4 +1,4 @@
-"""What the demo sees of the pipeline from outside: lag by the groups, open transactions, batches begun and finished."""
+"""The state of the pipeline from outside: lag of its groups, open transactions, started and finished batches."""
 
 import json
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ OPEN: Final = "Ongoing"
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """What a checkpoint says: the last batch that was begun, and the last that was finished. -1: none."""
+    """The last started and the last finished batch of a checkpoint; -1 if there is none."""
 
     begun: int
     finished: int
@@ -37,7 +37,7 @@ def _last(folder: Path) -> int:
 
 
 def transactional_id(checkpoint: Path) -> str | None:
-    """Of the query that has this checkpoint, once it has begun."""
+    """Return the transactional id of the query with this checkpoint, once it has started."""
     try:
         return f"moldau-spark-{json.loads((checkpoint / 'metadata').read_text())['id']}"
     except (FileNotFoundError, ValueError):
@@ -52,17 +52,17 @@ def transaction_state(client: BlockingClient, name: str) -> str:
 
 
 class Lags:
-    """How far each group of the pipeline is behind, as every tool sees it."""
+    """The lag of each group of the pipeline, as every tool sees it."""
 
     def __init__(self, client: BlockingClient, groups: Mapping[str, tuple[str, str]]) -> None:
-        """`groups` has a name to show, and the group and topic that it stands for."""
+        """`groups` maps a display name to a group and a topic."""
         self._client, self._groups = client, groups
         self._partitions = {
             topic: len(client.describe_topic(topic).partitions) for topic in {topic for _, topic in groups.values()}
         }
 
     def now(self) -> dict[str, int]:
-        """In the order of the names: a part that reads what another writes is asked after it."""
+        """Return the lags in the order of the names: a part is queried after the parts whose output it reads."""
         return {name: self._lag(group, topic) for name, (group, topic) in self._groups.items()}
 
     def _lag(self, group: str, topic: str) -> int:

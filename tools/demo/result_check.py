@@ -1,4 +1,4 @@
-"""What went in beside what came out: every event by its number, and all that was put in on purpose."""
+"""Compare the output with the input: every event by its number, and all duplicate, late and malformed ones."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -15,7 +15,7 @@ SEEN_MAX: Final = 255
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """What the generator says it has made."""
+    """The counts that the generator reports."""
 
     seed: int
     events: int
@@ -28,7 +28,7 @@ class Made:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What is in the results."""
+    """The counts in the results."""
 
     out: int
     twice: int
@@ -72,14 +72,14 @@ def look(bootstrap_servers: str, out: str, lake: Path, made: Made) -> Found:
 
 
 def rows_of(lake: Path) -> int:
-    """As any reader of Parquet counts them."""
+    """Count the rows as any Parquet reader does."""
     from pyarrow import dataset
 
     return int(dataset.dataset(lake, format="parquet", partitioning="hive").count_rows())
 
 
 def read_committed(bootstrap_servers: str, topic: str) -> Iterator[bytes]:
-    """All values of a topic, to its end, as a consumer that sees only what was committed."""
+    """Return all values of a topic as a `read_committed` consumer reads them."""
     settings: dict[str, Any] = {
         "bootstrap.servers": bootstrap_servers,
         "group.id": "demo-check",

@@ -1,1 +1,1 @@
-"""`python -m moldau_dev.bench`: everything that has a target, beside the least any program would have to do."""
+"""`python -m moldau_dev.bench`: everything that has a target, compared with a minimal program for the same traffic."""

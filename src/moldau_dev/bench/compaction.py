@@ -1,4 +1,4 @@
-"""Latency of acknowledgements while a large log is being compacted, beside the same without."""
+"""Latency of acknowledgements while a large log is compacted, compared with no compaction."""
 
 import re
 import time
@@ -25,7 +25,7 @@ FILL_S_MAX: Final = 300.0
 BEGIN_S_MAX: Final = 60.0
 COMPACT_S_MAX: Final = 600.0
 CHECK_S: Final = 0.05
-STARTED_CPU_S: Final = 0.5  # what the worker takes to come up is over by then
+STARTED_CPU_S: Final = 0.5  # the worker has started by then
 BUSY_SHARE: Final = 0.1  # of a core: the worker has the lowest priority and may get little CPU time
 SETTINGS: Final = {"log.cleaner.backoff.ms": "100", "log.retention.check.interval.ms": "1000"}
 TOPIC_CONFIGS: Final = {
@@ -36,7 +36,7 @@ TOPIC_CONFIGS: Final = {
 
 
 def run_compaction(bench: Bench, case: LatencyCase, log_bytes: int) -> dict[str, list[Round]]:
-    """The log is filled under `cleanup.policy=delete`; the change to `compact` starts the work."""
+    """Fill the log under `cleanup.policy=delete`; the change to `compact` starts compaction."""
     batch = case.shape.batch()
     with bench.cluster.topic(1, TOPIC_CONFIGS) as topic:
         bench.tell(f"filling a log with {log_bytes // MiB} MiB")
@@ -58,7 +58,7 @@ def run_compaction(bench: Bench, case: LatencyCase, log_bytes: int) -> dict[str,
 
 
 def _measure_both(bench: Bench, case: LatencyCase, batch: bytes, measured: dict[str, list[Round]]) -> None:
-    """One round while the broker's worker is frozen, one while it works, if it did."""
+    """Measure a round with the broker's worker frozen and one with it running, if it compacted meanwhile."""
     pid = _pid(bench)
     with processes.frozen_children(pid):
         without = latency_round(bench, case, batch)
@@ -83,7 +83,7 @@ def _fill(bench: Bench, topic: Topic, log_bytes: int) -> None:
 
 
 def _begin_compaction(bench: Bench, topic: Topic) -> None:
-    """And wait until the worker is at it."""
+    """Start compaction, and wait until the worker runs it."""
     before_s = processes.children_cpu_s(_pid(bench))
     bench.cluster.client.alter_configs(Resource(ResourceKind.TOPIC, topic.name), {"cleanup.policy": "compact"})
     bench.tell("waiting for compaction to begin")

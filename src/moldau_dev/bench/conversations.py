@@ -1,6 +1,6 @@
-"""Clients that ask, wait for the answer and ask again, any number of them at once in one process.
+"""Any number of concurrent clients in one process, each with one request in flight.
 
-A conversation is a generator: it yields what it asks, and is sent the answer. One request of each is under way.
+A conversation is a generator that yields requests and is sent their responses, one at a time.
 """
 
 import heapq
@@ -25,7 +25,7 @@ _scratch = memoryview(bytearray(RECEIVE_BYTES))
 
 
 class Asked(NamedTuple):
-    """A request on its way, at once or after a while; of the answer, its bytes or only their number."""
+    """A request to send, at once or after a delay; of the response, its bytes are kept or only counted."""
 
     address: Address
     frame: bytes
@@ -34,7 +34,7 @@ class Asked(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What came, without the length before it, and how long after it was asked for."""
+    """A response without its length prefix, and its latency."""
 
     size: int
     kept: memoryview
@@ -45,14 +45,14 @@ Conversation = Generator[Asked, Reply, None]
 
 
 def ask(address: Address, request: Message, version: int, *, after_s: float = 0.0) -> Generator[Asked, Reply, Any]:
-    """One question inside a conversation: `answer = yield from ask(...)`."""
+    """Send one request from a conversation: `answer = yield from ask(...)`."""
     reply = yield Asked(address, frame_of(version, request), after_s=after_s)
     _, position = parse_response_header(request.API_KEY, version, reply.kept)
     return decode_response(request.API_KEY, version, reply.kept[position:])
 
 
 class Talk:
-    """A client's connections, one to each broker that it asks, and the conversation that it has."""
+    """A client's conversation, and its connections, one per broker."""
 
     def __init__(self) -> None:
         self._conversation: Conversation | None = None
@@ -68,12 +68,12 @@ class Talk:
         return self._lines[address]
 
     def begin(self, conversation: Conversation) -> Asked | None:
-        """The first question."""
+        """Send the first request."""
         self._conversation = conversation
         return next(conversation, None)
 
     def ask(self, asked: Asked) -> socket.socket:
-        """The connection on which the answer will come."""
+        """Send a request; return the connection of its response."""
         self._is_kept, self._received_bytes = asked.is_kept, 0
         self._buffer.clear()
         line = self.line(asked.address)
@@ -82,7 +82,7 @@ class Talk:
         return line
 
     def receive(self, line: socket.socket) -> "socket.socket | Asked | None":
-        """Take what has come: where the rest of the answer will come, or the next question; None at the end of all."""
+        """Receive bytes: return the connection of the rest or the next request; None at the end of the conversation."""
         assert self._conversation is not None, "it has begun"
         count = line.recv_into(_scratch)
         if not count:
@@ -110,7 +110,7 @@ class Talk:
 
 
 def converse(conversations: Iterable[tuple[Talk, Conversation]]) -> float:
-    """Until all have come to their end; how many seconds that took."""
+    """Run all conversations to their end; return the duration in seconds."""
     started = time.perf_counter()
     room = _Room()
     for talk, conversation in conversations:
@@ -121,7 +121,7 @@ def converse(conversations: Iterable[tuple[Talk, Conversation]]) -> float:
 
 
 class _Room:
-    """All who talk: those who wait for an answer, and those who will ask later."""
+    """All running conversations: those waiting for a response, and those with a delayed request."""
 
     def __init__(self) -> None:
         self._poller = select.poll()

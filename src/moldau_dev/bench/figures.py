@@ -1,6 +1,6 @@
-"""The figures of the last commit that measured them, to see what a change did to the CPU a request costs.
+"""The committed figures, to see how a change affects the CPU time of a request.
 
-Each is kept with the CPU of the plain loop beside it, measured in the same rounds: the ratio of the two can be compared
+Each is stored with the CPU of the plain loop in the same rounds: the ratio of the two can be compared
 between machines and days, the microseconds only on one machine at one time.
 """
 
@@ -55,7 +55,7 @@ class Figures:
 
 
 def figures(measured: Measured, stall_p99_ms: float | None) -> Figures:
-    """The least of the rounds: CPU is only ever added by what else runs."""
+    """Return the minimum of the rounds: other processes can only add CPU time."""
     return Figures(
         {
             name: Figure(min(each.cpu_us for each in measured[ours]), min(each.cpu_us for each in measured[plain]))
@@ -85,7 +85,7 @@ def save(found: Figures, folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One figure, now and then. `change` is now to then; `change_of_plain` the same with the machine taken out."""
+    """A figure and its committed value. `change` is their ratio, `change_of_plain` is relative to the plain loop."""
 
     name: str
     unit: str

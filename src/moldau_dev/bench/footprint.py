@@ -1,4 +1,4 @@
-"""What a broker takes while it has little to do: memory when idle, with many connections, with many partitions."""
+"""The memory of an idle broker, also with many connections or many partitions, and its startup time."""
 
 import contextlib
 import resource
@@ -28,7 +28,7 @@ MANY_CONNECTIONS: Final = {"max.connections.per.ip": "10000", "max.connections":
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Bytes of memory, and seconds from the command to a broker that serves."""
+    """Bytes of memory, and seconds from the command until the broker serves requests."""
 
     idle_bytes: int
     start_s: float
@@ -76,7 +76,7 @@ def _started_in_s(cluster: Cluster) -> float:
 
 @contextlib.contextmanager
 def _idle_connections(cluster: Cluster, count: int) -> Iterator[None]:
-    """Connections that have asked once, as every client does, and then say nothing."""
+    """Open connections that send one request, as every client does, and are idle afterwards."""
     assert isinstance(cluster.server, Server), "the broker is ours"
     allow_descriptors(count + DESCRIPTORS_SPARE)
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Consumer groups: what signs of life cost, how fast a large group comes together, and a start with many offsets."""
+"""Consumer groups: cost of heartbeats, time until a large group is stable, and a start with many offsets."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +31,7 @@ TOPIC: Final = "moldau-bench-offsets"
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much of it."""
+    """The size of the measurement."""
 
     beats_per_s: float = 5_000
     beat_seconds: float = 3.0
@@ -53,7 +53,7 @@ class GroupsMeasured:
 
 
 def measure_groups(plan: Plan, tell: Tell, size: Size) -> GroupsMeasured:
-    """Of brokers of our own: elsewhere, the members would be missed for as long as their sessions last."""
+    """Measure our own brokers only: elsewhere the groups would keep the members until their sessions expire."""
     with session(plan, tell) as bench:
         client = bench.cluster.client
         client.run(Coordinator(client.asynchronous, "moldau-bench", GROUP_KEY).find())  # so there is one
@@ -69,11 +69,11 @@ def _round_of(samples_ms: Sequence[float]) -> Round:
     return Round(len(samples_ms), sum(samples_ms) / 1000, samples_ms=samples_ms)
 
 
-# Signs of life
+# Heartbeats
 
 
 def run_heartbeats(bench: Bench, size: Size) -> dict[str, list[Round]]:
-    """Beside an echo of the same bytes: so much the operating system takes."""
+    """Compare with an echo of the same bytes, which is the cost of the operating system."""
     address = _address(bench)
     with ExitStack() as stack:
         topic = stack.enter_context(bench.cluster.topic(size.partitions))
@@ -116,11 +116,11 @@ def _address(bench: Bench) -> Address:
     return bench.cluster.server.address
 
 
-# A group comes together
+# Rebalance of a large group
 
 
 def run_settling(bench: Bench, protocol: str, members: int) -> float:
-    """Seconds from the first word of the first member until all are in one generation and hold all partitions."""
+    """Measure the seconds from the first request until the group is stable and all partitions are assigned."""
     bench.tell(f"{members} members come to a group, {protocol} protocol")
     with bench.cluster.topic(members) as topic:
         group = Group(_address(bench), f"{topic.name}-{protocol}", topic.name)
@@ -131,7 +131,7 @@ def run_settling(bench: Bench, protocol: str, members: int) -> float:
 
 
 def run_reloads(plan: Plan, tell: Tell, size: Size) -> list[Reloaded]:
-    """A broker is filled, ended and started again, as often as there are rounds."""
+    """Fill a broker, then stop and restart it once per round."""
     with bench_folder(plan.folder) as folder, Generator() as generator:
         with own_broker(folder) as cluster:
             tell(f"{size.commits:,} commits of {size.groups} groups")

@@ -188,7 +188,7 @@ def new_member(protocol: str, group: Group, party: Party, number: int) -> "Class
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """So many members come to one group at once; how long it takes until it is complete, in seconds."""
+    """Members that join one group at once; measures the seconds until the group is complete."""
 
     group: Group
     protocol: str
@@ -209,7 +209,7 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A member for each group, alone in it; the bytes with which each of them says that it lives."""
+    """A single member per group, and the bytes of its heartbeat."""
 
     groups: tuple[Group, ...]
     protocol: str
@@ -218,7 +218,7 @@ class Seat:
     def run(self) -> list[bytes]:
         talks = [Talk() for _ in self.groups]
         members = [
-            # A classic member is given nothing here: it counts as one that holds its own number.
+            # A classic member has an empty assignment here: its own number stands for it.
             new_member(self.protocol, group, Party(1, 1 if self.protocol == CLASSIC else self.partitions), 0)
             for group in self.groups
         ]

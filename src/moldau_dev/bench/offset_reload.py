@@ -1,4 +1,4 @@
-"""Committed offsets: many of them are written, and a broker that starts again reads them, while others produce."""
+"""Committed offsets: many are written, and a restarted broker reloads them while another client produces."""
 
 import time
 from collections.abc import Generator, Sequence
@@ -17,7 +17,7 @@ COMMIT_VERSION: Final = 8
 FETCH_VERSION: Final = 8
 TALKS: Final = 20
 LOOK_AGAIN_S: Final = 0.005
-PAUSE_S: Final = 0.001  # between two records of the one who produces meanwhile
+PAUSE_S: Final = 0.001  # between two records of the concurrent producer
 QUIET_S: Final = 3.0
 LOOK_EVERY: Final = 20  # records
 BEGIN_S_MAX: Final = 30.0
@@ -28,7 +28,7 @@ ONE_RECORD: Final = Shape(1, 100)
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Groups commit offsets of all partitions of a topic, again and again."""
+    """Groups that repeatedly commit offsets of all partitions of a topic."""
 
     address: Address
     topic: str
@@ -78,7 +78,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """How long it took, and how long a single record took to be acknowledged meanwhile and afterwards."""
+    """Duration of the reload, and latencies of acknowledgements during the reload and afterwards."""
 
     seconds: float
     during_ms: Sequence[float]
@@ -87,7 +87,7 @@ class Reloaded:
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """Asks a broker that has just started until it knows the offsets of every group; when it began, and when it did."""
+    """Fetches offsets from a starting broker until those of every group are loaded; records start and end times."""
 
     address: Address
     groups: Sequence[int]
@@ -129,7 +129,7 @@ class Reload:
 
 @dataclass(frozen=True, slots=True)
 class Meanwhile:
-    """Produces one record after the other, in a process of its own: answers to others would be in its way.
+    """Produces records one by one in a separate process, so that responses to other clients do not delay it.
 
     After the first it leaves a file. It goes on until there is another, and for some seconds after that. It tells when
     each acknowledgement came, and after how long.

@@ -1,4 +1,4 @@
-"""Produce to three replicas: beside a plain pipeline of three processes, and beside one replica."""
+"""Produce to three replicas, compared with a plain pipeline of three processes and with one replica."""
 
 from contextlib import ExitStack
 from dataclasses import replace
@@ -24,14 +24,14 @@ ONE: Final = replace(cases.PRODUCE_64K, name="produce 64 KiB, 1 replica")
 
 
 def measure_replicated(plan: Plan, tell: Tell) -> dict[str, list[Round]]:
-    """On a cluster of our own; what it costs is counted over all its brokers."""
+    """Measure our own cluster; CPU time is the sum of all its brokers."""
     with ExitStack() as stack:
         folder = stack.enter_context(bench_folder(plan.folder))
         tell("starting three brokers")
         cluster = stack.enter_context(own_cluster(folder, REPLICAS))
         generator = stack.enter_context(Generator())
         bench = Bench(cluster, generator, folder, plan.connections, plan.rounds, tell)
-        # Each of the three leads a third of the partitions, and has as many connections as one broker alone has.
+        # Each of the three leads a third of the partitions, and has as many connections as a single broker.
         busy = replace(bench, connections=REPLICAS * plan.connections)
         batch = THREE.shape.batch()
         subjects: Subjects = {
@@ -63,7 +63,7 @@ def _plain(bench: Bench, case: ProduceCase, batch: bytes, stack: ExitStack) -> "
 
 
 class PlainPipeline:
-    """Three processes that know nothing of what they carry."""
+    """Three processes that forward bytes without parsing them."""
 
     def __init__(self, bench: Bench, case: ProduceCase, flow: Flow, servers: list[Server], batch_bytes: int) -> None:
         self._bench = bench

@@ -1,4 +1,4 @@
-"""Tables of figures that only the development benchmarks have."""
+"""Tables of figures of the development benchmarks."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +10,7 @@ from moldau_dev.bench.figures import Comparison
 
 
 def show_rates(measured: Measured) -> None:
-    """For work that comes in batches of seconds."""
+    """Print rates of batches that take seconds."""
     columns = ("load", "records/s", "MB/s", "s", "rounds")
     rows = [
         (
@@ -26,7 +26,7 @@ def show_rates(measured: Measured) -> None:
 
 
 def show_floors(floors: Mapping[str, Spread]) -> None:
-    """Figures without a target, which say how much of another one is not ours."""
+    """Print figures without a target: the lower bounds of other figures."""
     rows = [(text, f"{number(found.median)} x", value_range(found)) for text, found in floors.items()]
     if rows:
         show_table(("beside the targets", "median", "rounds from … to"), rows, numbers=("median",))

@@ -1,4 +1,4 @@
-"""The measurements that belong together: all that have a target, and the few that a change is checked with."""
+"""Sets of measurements: all that have a target, and the quick ones for checking a change."""
 
 from dataclasses import dataclass, field
 
@@ -20,7 +20,7 @@ from moldau_dev.bench.transactions import run_transactions
 
 @dataclass(slots=True)
 class Outcome:
-    """All that was found."""
+    """The results of all measurements."""
 
     measured: dict[str, list[Round]] = field(default_factory=dict)
     verdicts: list[Verdict] = field(default_factory=list)
@@ -51,7 +51,7 @@ def measure_everything(plan: Plan, tell: Tell, *, with_compaction: bool) -> Outc
 
 
 def measure_quickly(plan: Plan, tell: Tell) -> tuple[Outcome, Figures]:
-    """What `make bench-quick` prints; a minute is all it may take."""
+    """Measure what `make bench-quick` prints, within a minute."""
     outcome = Outcome()
     with session(plan, tell) as bench:
         before = bench.cluster.stall_buckets()

@@ -14,7 +14,7 @@ def _cpu_per_byte(measured: Measured, name: str) -> list[float]:
 
 
 def replicated_verdicts(measured: Measured) -> list[Verdict]:
-    """Of a cluster with three replicas."""
+    """Judge the targets of a cluster with three replicas."""
     return judge(REPLICATED, measured)
 
 
@@ -83,7 +83,7 @@ TRANSACTIONS: Final = (
 
 
 def transaction_verdicts(found: transactions.TransactionsMeasured) -> list[Verdict]:
-    """That so many could be open is in the figure: fewer would have been an error."""
+    """Judge the targets of transactions; the measurement fails if fewer are open than planned."""
     judged = judge(TRANSACTIONS, found.rounds)
     if found.memory_bytes is not None:
         memory = found.memory_bytes / MB

@@ -1,4 +1,4 @@
-"""Transactional producers as the load generator plays them: of version 2, and of version 1 as librdkafka is."""
+"""Transactional producers of the load generator: version 2, and version 1 like librdkafka."""
 
 import time
 from collections.abc import Callable, Generator
@@ -44,7 +44,7 @@ Step = Generator[Asked, Reply, Any]
 
 
 class Producer:
-    """One transactional id that writes the same batch to one partition, again and again."""
+    """A transactional id that repeatedly writes the same batch to one partition."""
 
     def __init__(self, topic: Topic, partition: int, name: str, batch: bytes, version: int) -> None:
         self._topic, self._partition, self._name = topic.name, partition, name
@@ -63,7 +63,7 @@ class Producer:
         self._become((yield from _persist(self._coordinator, request, INIT_VERSION)))
 
     def write(self) -> Step:
-        """A batch, by which a transaction begins."""
+        """Produce a batch, which starts a transaction."""
         if self._version == 1:
             yield from _persist(self._coordinator, self._enrolling(), ADD_VERSION, add_partitions_codes)
         yield from _persist(self._leader, self._producing(), PRODUCE_VERSIONS[self._version], _produced_codes)
@@ -104,7 +104,7 @@ class Producer:
         )
 
     def _batch(self) -> bytes:
-        """The records are as they were; who sends them is not."""
+        """Return the batch with the producer's current id, epoch and sequence; the records do not change."""
         header = self._header
         producer_id, epoch = self._identity
         batch = assemble_batch(
@@ -129,7 +129,7 @@ def _persist(
     version: int,
     codes: Callable[[Any], list[int]] = lambda answer: [answer.error_code],
 ) -> Step:
-    """Ask until the answer is not that it should be asked again."""
+    """Retry a request while its error is retriable."""
     for _ in range(TRIES_MAX):
         answer = yield from ask(address, request, version)
         errors = [code for code in codes(answer) if code]
@@ -146,7 +146,7 @@ def _produced_codes(answer: Any) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Transact:
-    """Transactions one after the other, by one producer for each partition, until so many are done or time is up."""
+    """Sequential transactions of one producer per partition, until the count or the time limit is reached."""
 
     topic: Topic
     batch: bytes
@@ -179,7 +179,7 @@ class Transact:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What it took to have many transactions open at the same time, and to commit them all."""
+    """The cost of many concurrently open transactions, and of committing them."""
 
     open_s: float
     commit_s: float
@@ -190,7 +190,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class OpenMany:
-    """Many producers, each with its own connections: all open a transaction, then all commit it."""
+    """Many producers with their own connections: all open a transaction, then all commit."""
 
     topic: Topic
     batch: bytes
@@ -223,7 +223,7 @@ class OpenMany:
             )
 
     def _count_open(self) -> None:
-        """On one broker, which coordinates them all, they can be counted."""
+        """Count the open transactions; a single broker coordinates them all."""
         if self.server_pid is None:
             return
         found: list[str] = []

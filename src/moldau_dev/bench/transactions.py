@@ -1,4 +1,4 @@
-"""Transactions: what one costs, how many may be open, and whether readers of committed records are slower for it."""
+"""Transactions: the cost of one, the memory of many open ones, and the throughput of `read_committed` readers."""
 
 import time
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ FETCHERS: Final = 2  # for each partition: one is served while the other reads
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much of it."""
+    """The size of the measurement."""
 
     transactions: int = TRANSACTIONS_MAX
     seconds: float = SECONDS_MAX
@@ -51,7 +51,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class TransactionsMeasured:
-    """The rounds, and the memory that many open transactions take where the broker is ours."""
+    """The rounds, and the memory of many open transactions if the broker is ours."""
 
     rounds: dict[str, list[Round]]
     producers: int
@@ -73,7 +73,7 @@ def run_transactions(bench: Bench, size: Size | None = None) -> TransactionsMeas
     return TransactionsMeasured(rounds, size.producers, opened.memory_bytes)
 
 
-# What one costs
+# Cost of a transaction
 
 
 def _round(bench: Bench, batch: bytes, version: int, size: Size) -> Round:
@@ -87,7 +87,7 @@ def _round(bench: Bench, batch: bytes, version: int, size: Size) -> Round:
     )
 
 
-# How many may be open
+# Open transactions
 
 
 def _open_many(bench: Bench, batch: bytes, producers: int) -> Opened:
@@ -102,12 +102,12 @@ def _round_of(transactions: int, elapsed_s: float, cpu_s: float | None) -> Round
     return Round(transactions, elapsed_s, records=transactions * SHAPE.records, server_cpu_s=cpu_s)
 
 
-# Who reads them
+# Readers
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """One answer's worth of a partition."""
+    """The part of a partition that one response contains."""
 
     partition: int
     offset: int
@@ -115,7 +115,7 @@ class Slice:
 
 
 def _read(bench: Bench, batch: bytes, size: Size) -> dict[str, list[Round]]:
-    """The same data for both kinds of readers; one of ten transactions in it is aborted."""
+    """Measure both isolation levels on the same data, in which one of ten transactions is aborted."""
     with bench.cluster.topic(bench.connections) as topic:
         bench.tell("filling a topic with transactions")
         transactions = size.filled_bytes // len(batch)
@@ -130,7 +130,7 @@ def _read(bench: Bench, batch: bytes, size: Size) -> dict[str, list[Round]]:
 
 
 def _slices(bench: Bench, topic: Topic, partition: int, end_offset: int) -> list[Slice]:
-    """Whole ones: a walk goes from each to the next."""
+    """Return all slices, in order."""
     slices = []
     offset = 0
     while offset < end_offset:
@@ -151,7 +151,7 @@ def _fetch_round(bench: Bench, walk: "Walk") -> Round:
 
 @dataclass(frozen=True, slots=True)
 class Walked:
-    """How many answers, and how much of the log was in them."""
+    """The number of responses, and the bytes of the log in them."""
 
     pumped: Pumped
     bytes: int
@@ -165,7 +165,7 @@ class _Count:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Readers of every partition go through all of it, again and again until time is up."""
+    """Readers of every partition that read it repeatedly until the time limit."""
 
     topic: Topic
     slices: Sequence[Sequence[Slice]]  # of each partition

@@ -1,1 +1,1 @@
-"""`python -m moldau_dev.bench spark`: broker and Spark together, beside Spark without a broker."""
+"""`python -m moldau_dev.bench spark`: broker and Spark together, compared with Spark without a broker."""

@@ -18,7 +18,7 @@ _ERROR_CHARACTERS: Final = 2_000
 
 
 def archive_rounds(bench: Bench, topic: Topic, records: Records, batches: int, *, warm_up: int = 1) -> list[Round]:
-    """A round for each batch of one run, after those that warm it up."""
+    """Return a round per batch of one run, without the warm-up batches."""
     command = _command(bench, topic, records.count // batches)
     bench.tell(f"{ARCHIVE}: {batches} batches")
     done = subprocess.run(command, capture_output=True, text=True, timeout=_DONE_S_MAX, check=False)
@@ -32,7 +32,7 @@ def archive_rounds(bench: Bench, topic: Topic, records: Records, batches: int, *
 
 
 def rounds_of(lines: str, record_bytes: int) -> list[Round]:
-    """From what the command prints with --json: a line for each batch, and one or more for when it was idle."""
+    """Parse the output of --json: a line per batch, and lines while the query was idle."""
     batches_read = [json.loads(line) for line in lines.splitlines() if line.startswith("{")]
     return [
         Round(1, each["batch_ms"] / 1000, each["rows"] * record_bytes, each["rows"])

@@ -1,6 +1,6 @@
-"""The floor of a write: a Python sink that takes the rows of a stream as Arrow batches and throws them away.
+"""The lower bound of a write: a Python sink that receives the rows of a stream as Arrow batches and discards them.
 
-Spark hands rows to it as it does to ours, and it does no work of its own, so no Python sink can be faster.
+Spark passes rows to it as to `format("moldau")`, and it does no work of its own, so no Python sink can be faster.
 """
 
 from collections.abc import Iterator
@@ -38,4 +38,4 @@ class DiscardingWriter(DataSourceStreamArrowWriter):
         """There is nothing to commit."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nor to undo."""
+        """There is nothing to undo."""

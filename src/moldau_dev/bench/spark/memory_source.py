@@ -1,4 +1,4 @@
-"""The ceiling of a read: a Python data source that hands out the same prepared Arrow batch again and again.
+"""The upper bound of a read: a Python data source that returns the same prepared Arrow batch repeatedly.
 
 It has the schema of `format("moldau")` and does no work of its own, so no Python source can be faster.
 """
@@ -52,7 +52,7 @@ class MemoryReader(DataSourceReader):
 
 @lru_cache(maxsize=8)
 def prepared(partition: int, key_bytes: int, value_bytes: int) -> pa.RecordBatch:
-    """As many rows as the source puts into one batch. Processes of tasks are used again, and keep it."""
+    """Return a batch of the size that the source uses. Task processes are reused and cache it."""
     numbers = range(ROWS_MAX)
     made = [
         pa.array([b"%0*d" % (key_bytes, number) for number in numbers], pa.binary()),

@@ -1,4 +1,4 @@
-"""A topic into `noop`, beside a source that holds such rows ready, and Spark's own connector where that is at hand."""
+"""Read a topic into `noop`, compared with an in-memory source, and with Spark's own connector if its jars are there."""
 
 import time
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Topics to read: records of one size, whose values are random text, so that nothing shrinks to nothing in a file."""
+"""Topics to read: records of one size whose values are random text, so that they do not compress well in a file."""
 
 import base64
 import random
@@ -40,7 +40,7 @@ class Records:
         return self.count * self.record_bytes
 
     def batches(self) -> list[bytes]:
-        """Different ones, all of one size."""
+        """Return different batches of the same size."""
         chance, now_ms = random.Random(self.record_bytes), time.time_ns() // 1_000_000
         return [self._batch(chance, now_ms) for _ in range(_DIFFERENT_BATCHES)]
 
@@ -56,7 +56,7 @@ class Records:
 
 @contextmanager
 def filled(bench: Bench, records: Records) -> Iterator[Topic]:
-    """A topic with these records, evenly on two partitions."""
+    """Create a topic with these records, evenly on two partitions."""
     with bench.cluster.topic(PARTITIONS) as topic:
         bench.tell(f"writing {records.count:,} records of {records.record_bytes} B")
         _fill(bench, topic, records)

@@ -1,4 +1,4 @@
-"""One stream: exactly once into a topic, into `noop`, into a Python sink that keeps nothing. A batch's time counts."""
+"""One stream: exactly once into a topic, into `noop`, into a discarding Python sink. Measures batch durations."""
 
 import json
 import tempfile
@@ -45,7 +45,7 @@ def _into_topic(spark: Any, bench: Bench, topic: Topic, records: Records) -> Rou
         options = {"kafka.bootstrap.servers": bench.cluster.bootstrap_servers, "topic": target.name}
         writer = _rows(spark, bench, topic, records).writeStream.format("moldau").options(**options)
         measured = _round(writer, bench, records)
-        # The markers of transactions have offsets as well.
+        # Transaction markers have offsets too.
         if sum(bench.cluster.end_offsets(target)) < records.count:
             raise CommandError("the sink has written fewer rows than the stream has")
     return measured
@@ -63,7 +63,7 @@ def _round(writer: Any, bench: Bench, records: Records) -> Round:
 
 
 def of_batches(progress: Sequence[dict[str, Any]], records: Records) -> Round:
-    """The first batch opens connections and begins the query: it is not counted."""
+    """Skip the first batch, which opens connections and starts the query."""
     with_rows = [each for each in progress if each["numInputRows"]]
     if len(with_rows) != BATCHES:
         raise CommandError(f"{BATCHES} batches expected, Spark reported {len(with_rows)}")

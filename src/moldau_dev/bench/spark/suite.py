@@ -25,7 +25,7 @@ _SETTINGS: Final = {"spark.log.level": "ERROR", "spark.driver.memory": "2g", "sp
 
 @dataclass(frozen=True, slots=True)
 class SparkPlan:
-    """How much is read and written. Java is warm after some rounds, not after one."""
+    """The amount that is read and written. The JVM needs several warm-up rounds."""
 
     records: int = 2_000_000
     archive_batches: int = 5
@@ -85,7 +85,7 @@ def _spark(wanted: SparkPlan) -> Iterator[Any]:
 
 
 def spark_verdicts(measured: Measured) -> list[Verdict]:
-    """Of the targets whose figures were measured."""
+    """Judge the targets whose figures were measured."""
     found: list[Verdict] = []
     if measured.get(READ) and measured.get(CEILING):
         read = ratios(_rates(measured[READ]), _rates(measured[CEILING]))
@@ -100,7 +100,7 @@ def spark_verdicts(measured: Measured) -> list[Verdict]:
 
 
 def spark_floors(measured: Measured) -> dict[str, Spread]:
-    """What no Python sink can go below, and how far we are above it: figures that explain one with a target."""
+    """Return the lower bound of any Python sink and our ratio to it: figures that explain one with a target."""
     if not (measured.get(SINK) and measured.get(NOOP) and measured.get(FLOOR)):
         return {}
     sink, noop, floor = (_seconds(measured[each]) for each in (SINK, NOOP, FLOOR))
