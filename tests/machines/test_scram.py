@@ -1,6 +1,9 @@
 """SCRAM exchanges: both sides together, the vectors of the RFC, and malformed messages."""
 
+import hashlib
+import hmac
 from base64 import b64decode, b64encode
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,14 +13,17 @@ from moldau.machines.access.exchange import Authenticated, AuthenticationFailed,
 from moldau.machines.access.plain import OTHER_IDENTITY
 from moldau.machines.access.scram import (
     ITERATIONS_MIN,
+    CredentialShape,
     ScramClient,
     ScramCredential,
     ScramMechanism,
     ScramRejected,
     ScramServer,
+    ScramUser,
     TokenSecret,
     derive_credential,
     salted_password,
+    usual_shape,
 )
 
 SHA_256, SHA_512 = ScramMechanism
@@ -184,3 +190,51 @@ def test_no_invented_exchange_authenticates_or_crashes(messages: list[bytes]) ->
 @given(MESSAGES)
 def test_no_invented_second_message_authenticates_or_crashes(message: bytes) -> None:
     drive(server(), [f"n,,n=user,r={CLIENT_NONCE}".encode(), message])
+
+
+def test_unknown_users_look_like_most_users_of_their_mechanism() -> None:
+    few, many = ScramCredential(b"4567", b"", b"", 4096), ScramCredential(bytes(26), b"", b"", 8192)
+    users = {ScramUser("a", SHA_512): few, ScramUser("b", SHA_512): many, ScramUser("c", SHA_256): few}
+    assert usual_shape(users, SHA_512) == CredentialShape(8192, 26)  # equally frequent: the largest
+    assert usual_shape(users | {ScramUser("d", SHA_512): few}, SHA_512) == CredentialShape(4096, 4)
+    assert usual_shape({}, SHA_512) == CredentialShape(4096, 20)
+    one = ScramServer(SHA_512, lambda _: None, lambda _: None, SERVER_NONCE, b"secret", usual_shape(users, SHA_512))
+    challenge = one.step(f"n,,n=unknown,r={CLIENT_NONCE}".encode())
+    assert isinstance(challenge, Challenge)
+    salt, iterations = ScramClient(SHA_512, "unknown", CLIENT_NONCE).salt(challenge.message)
+    assert (len(salt), iterations) == (26, 8192)
+
+
+@pytest.mark.parametrize("mechanism", ScramMechanism)
+def test_unknown_user_costs_as_many_hashes_as_a_known_one(
+    mechanism: ScramMechanism, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[tuple[str, int]] = []
+    digest, new = hmac.digest, hashlib.new
+
+    def count_digest(key: bytes, message: bytes, name: str) -> bytes:
+        hashed.append((name, len(message) // 128))
+        return digest(key, message, name)
+
+    def count_new(name: str, message: bytes) -> Any:
+        hashed.append((name, len(message) // 128))
+        return new(name, message)
+
+    def hashes_of(name: str) -> list[tuple[str, int]]:
+        one, client = server(mechanism), ScramClient(mechanism, name, CLIENT_NONCE)
+        hashed.clear()
+        challenge = one.step(client.first())
+        assert isinstance(challenge, Challenge)
+        of_first = list(hashed)
+        salt, iterations = client.salt(challenge.message)
+        final = client.final(salted_password(mechanism, "wrong", salt, iterations))
+        hashed.clear()
+        with pytest.raises(AuthenticationFailed):
+            one.step(final)
+        return of_first + hashed
+
+    monkeypatch.setattr(hmac, "digest", count_digest)
+    monkeypatch.setattr(hashlib, "new", count_new)
+    known = hashes_of("user")
+    assert known
+    assert hashes_of("nope") == known

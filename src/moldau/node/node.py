@@ -158,6 +158,7 @@ class Node:
             settings.delegation_token_secret_key,
             fetch_document,
             lambda: self._metadata.local_credentials,
+            self._identity.cluster_id,
         )
         meter = self.broker.authentication_meter
         gates = {}

@@ -13,7 +13,14 @@ from moldau.broker.configs.sasl_settings import SaslSettings, jaas_of, oauth_set
 from moldau.machines.access import plain, scram
 from moldau.machines.access.exchange import USER, ServerExchange
 from moldau.machines.access.oauthbearer import OAUTHBEARER, OAuthBearerServer
-from moldau.machines.access.scram import ScramCredential, ScramMechanism, ScramServer, ScramUser, TokenSecret
+from moldau.machines.access.scram import (
+    CredentialShape,
+    ScramCredential,
+    ScramMechanism,
+    ScramServer,
+    ScramUser,
+    TokenSecret,
+)
 from moldau.machines.metadata.image import MetadataImage
 from moldau.model.errors import InvalidConfig
 from moldau.model.ids import NO_OFFSET
@@ -36,11 +43,20 @@ class Credentials:
     token_secret: str | None = field(default=None, repr=False)
     fetch: FetchKeys | None = None  # documents at a URL, for OAUTHBEARER
     local: Callable[[], Mapping[ScramUser, ScramCredential]] = dict  # of a node that has no image yet
+    cluster_id: str = ""
+
+    @property
+    def all_scram(self) -> Mapping[ScramUser, ScramCredential]:
+        image = self.image()
+        return self.local() if image.offset == NO_OFFSET else image.scram_credentials
 
     def scram(self, name: str, mechanism: ScramMechanism) -> ScramCredential | None:
-        image = self.image()
-        credentials = self.local() if image.offset == NO_OFFSET else image.scram_credentials
-        return credentials.get(ScramUser(name, mechanism))
+        return self.all_scram.get(ScramUser(name, mechanism))
+
+    @property
+    def dummy_secret(self) -> bytes:
+        """What salts of unknown users are made of: the same on every broker and after every restart."""
+        return hmac.digest((self.token_secret or "").encode(), f"unknown users of {self.cluster_id}".encode(), "sha512")
 
     def token(self, token_id: str) -> TokenSecret | None:
         """Return the secret of a delegation token that has not expired."""
@@ -93,11 +109,13 @@ class Mechanisms:
     """Starts the exchanges of a listener."""
 
     def __init__(self, listener: str, texts: Mapping[str, str], credentials: Credentials, secret: bytes) -> None:
-        """`secret` makes the credentials of unknown users, the same while the process runs."""
+        """`secret` is random, for the comparison of an unknown user's password."""
         self.settings: SaslSettings = sasl_settings_of(texts, listener)
         self.names = check_listener(listener, texts)
         self._credentials = credentials
         self._secret = secret
+        self._dummy_secret = credentials.dummy_secret
+        self._shapes: dict[ScramMechanism, tuple[Mapping[ScramUser, ScramCredential], CredentialShape]] = {}
         self._factories = {name: self._factory(listener, name, texts) for name in self.names}
         self._reauth_ms = {
             name: sasl_settings_of(texts, listener, name).connections_max_reauth_ms for name in self.names
@@ -123,8 +141,17 @@ class Mechanisms:
             lambda name: credentials.scram(name, mechanism),
             credentials.token,
             scram.nonce_of(credentials.random.randbytes(scram.NONCE_BYTES)),
-            self._secret,
+            self._dummy_secret,
+            self._shape(mechanism),
         )
+
+    def _shape(self, mechanism: ScramMechanism) -> CredentialShape:
+        """The usual shape of credentials, counted again once users have changed."""
+        users = self._credentials.all_scram
+        known = self._shapes.get(mechanism)
+        if known is None or known[0] is not users:
+            known = self._shapes[mechanism] = users, scram.usual_shape(users, mechanism)
+        return known[1]
 
     def start(self, name: str) -> ServerExchange | None:
         """Start an exchange; None if the listener does not offer the mechanism."""

@@ -6,16 +6,18 @@
       c=biws,r=NONCE+NONCE,p=PROOF  ────────────>          compares the proof with the stored key
                          <───────────────────────  v=SIGNATURE, which proves that the server knows the user
 
-An unknown user gets a salt that looks like any other and fails at the proof, after the same steps as a user with a
-wrong password. A delegation token authenticates by the same exchange with the extension `tokenauth=true`: the user is
-the token's id and the password its HMAC, so the credential is derived when it is needed.
+An unknown user gets a salt and an iteration count that look like those of most users, the same from every broker, and
+fails at the proof, after the same steps as a user with a wrong password. A delegation token authenticates by the same
+exchange with the extension `tokenauth=true`: the user is the token's id and the password its HMAC, so the credential is
+derived when it is needed.
 """
 
 import hashlib
 import hmac
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
@@ -27,6 +29,7 @@ ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16_384
 CLIENT_ITERATIONS_MAX: Final = 1_000_000  # of a server of another make: a client computes no longer than this
 SALT_BYTES: Final = 20
+DUMMY_SALT_BYTES_MAX: Final = 64
 NONCE_BYTES: Final = 20
 TOKEN_AUTH: Final = "tokenauth"
 
@@ -106,12 +109,35 @@ def derive_credential(mechanism: ScramMechanism, password: str, salt: bytes, ite
     return credential_of(mechanism, salted_password(mechanism, password, salt, iterations), salt, iterations)
 
 
-def dummy_credential(mechanism: ScramMechanism, name: str, secret: bytes) -> ScramCredential:
+class CredentialShape(NamedTuple):
+    """What the first message of a server shows of a credential."""
+
+    iterations: int = ITERATIONS_MIN
+    salt_bytes: int = SALT_BYTES
+
+
+USUAL_SHAPE: Final = CredentialShape()
+
+
+def usual_shape(credentials: Mapping[ScramUser, ScramCredential], mechanism: ScramMechanism) -> CredentialShape:
+    """Return the most frequent shape among the users of a mechanism, of equally frequent ones the largest."""
+    counts = Counter(
+        CredentialShape(each.iterations, len(each.salt))
+        for user, each in credentials.items()
+        if user.mechanism == mechanism
+    )
+    return max(counts, key=lambda shape: (counts[shape], shape), default=USUAL_SHAPE)
+
+
+def dummy_credential(mechanism: ScramMechanism, name: str, secret: bytes, shape: CredentialShape) -> ScramCredential:
     """Return a credential that no password matches, the same for a user at each attempt."""
     seed = hmac.digest(secret, name.encode(), "sha512") + hmac.digest(secret, b"\0" + name.encode(), "sha512")
     size = mechanism.hash_bytes
     return ScramCredential(
-        salt=seed[:SALT_BYTES], stored_key=seed[-size:], server_key=bytes(size), iterations=ITERATIONS_MIN
+        salt=seed[: min(shape.salt_bytes, DUMMY_SALT_BYTES_MAX)],
+        stored_key=seed[-size:],
+        server_key=bytes(size),
+        iterations=shape.iterations,
     )
 
 
@@ -131,7 +157,8 @@ class ScramServer:
     find: Callable[[str], ScramCredential | None]
     find_token: Callable[[str], TokenSecret | None]
     nonce: str
-    secret: bytes = field(repr=False)  # of this process, for credentials of unknown users
+    secret: bytes = field(repr=False)  # for credentials of unknown users; the same on every broker of a cluster
+    shape: CredentialShape = USUAL_SHAPE  # of credentials of unknown users
     _name: str = ""
     _credential: ScramCredential | None = field(default=None, repr=False)
     _is_known: bool = False
@@ -161,7 +188,7 @@ class ScramServer:
             raise AuthenticationFailed(OTHER_IDENTITY)
         self._nonce = found["nonce"] + self.nonce
         self._signed = text[len(self._gs2) :]
-        dummy = dummy_credential(self.mechanism, self._name, self.secret)
+        dummy = dummy_credential(self.mechanism, self._name, self.secret, self.shape)
         self._is_by_token = f",{TOKEN_AUTH}=true" in found["extensions"].lower()
         if self._is_by_token:
             self._token = self.find_token(self._name)
