@@ -110,3 +110,10 @@ def test_disabled_hostname_check_is_passed_on() -> None:
 def test_java_classes_are_rejected() -> None:
     with pytest.raises(OptionError, match="Java class"):
         translated(sasl_login_callback_handler_class="x.Y")
+
+
+def test_store_without_a_type_is_pem_by_the_name_of_its_file() -> None:
+    assert translated(ssl_truststore_location="/c/ca.pem")["ssl.ca.location"] == "/c/ca.pem"
+    assert translated(ssl_keystore_location="/c/me.pem")["ssl.key.location"] == "/c/me.pem"
+    with pytest.raises(OptionError, match="JKS store"):
+        translated(ssl_truststore_location="/c/ca.jks")

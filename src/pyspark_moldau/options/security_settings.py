@@ -61,11 +61,17 @@ def security_settings(java: Mapping[str, str]) -> dict[str, str]:
     return settings
 
 
+def _kind(java: Mapping[str, str], store: str) -> str:
+    """The type of a store. Without one, a file NAME.pem is PEM, as for Moldau's own client; Java's default is JKS."""
+    by_name = _PEM if java[f"{store}.location"].lower().endswith(".pem") else "JKS"
+    return java.get(f"{store}.type", by_name).upper()
+
+
 def _trust(java: Mapping[str, str]) -> dict[str, str]:
     location = java.get("ssl.truststore.location")
     if location is None:
         return {}
-    kind = java.get("ssl.truststore.type", "JKS").upper()
+    kind = _kind(java, "ssl.truststore")
     if kind != _PEM:
         raise OptionError(
             f"Option 'kafka.ssl.truststore.location' is a {kind} store, readable only by Java. Export the certificates "
@@ -78,7 +84,7 @@ def _identity(java: Mapping[str, str]) -> dict[str, str]:
     location = java.get("ssl.keystore.location")
     if location is None:
         return {}
-    match java.get("ssl.keystore.type", "JKS").upper():
+    match _kind(java, "ssl.keystore"):
         case "PEM":
             return {"ssl.certificate.location": location, "ssl.key.location": location}
         case "PKCS12":
