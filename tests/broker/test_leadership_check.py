@@ -188,7 +188,12 @@ async def fetch_offsets(talker: Talker, *groups: str) -> list[tuple[int, int]]:
         for each in groups
     ]
     answer = await talker.ask(8, OffsetFetchRequest(groups=named))
-    return [(each.error_code, each.topics[0].partitions[0].committed_offset) for each in answer.groups]
+    return [(each.error_code, _committed_offset(each)) for each in answer.groups]
+
+
+def _committed_offset(group: Any) -> int:
+    """Return the offset of a group's only partition; -1 if the group has an error, which comes without topics."""
+    return group.topics[0].partitions[0].committed_offset if group.topics else -1
 
 
 def test_deposed_coordinator_returns_no_offsets() -> None:

@@ -120,5 +120,8 @@ async def committed(talker: Talker, *, require_stable: bool = False, group_id: s
     topic = OffsetFetchRequest.OffsetFetchRequestTopics(name="t", partition_indexes=[0])
     group = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group_id, topics=[topic])
     answer = await talker.ask(8, OffsetFetchRequest(groups=[group], require_stable=require_stable))
-    (response,) = answer.groups[0].topics[0].partitions
+    (group,) = answer.groups
+    if not group.topics:  # an error of the whole group
+        return -1, ErrorCode(group.error_code)
+    (response,) = group.topics[0].partitions
     return response.committed_offset, ErrorCode(response.error_code)

@@ -26,6 +26,7 @@ def complete(line: str, servers: str | None = None) -> list[str]:
     """Return the completions of the last word of a line."""
     environment = {**os.environ, "_MOLDAU_COMPLETE": "complete_bash", "COMP_WORDS": line}
     environment |= {"COMP_CWORD": str(len(line.split(" ")) - 1)}
+    environment[completion.TIMEOUT_VARIABLE] = "30"
     if servers is not None:
         environment["MOLDAU_BOOTSTRAP_SERVERS"] = servers
     done = subprocess.run(

@@ -1,6 +1,7 @@
 """Shell completion of topic and group names: asks the cluster, and gives up quickly and silently."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from moldau.client.async_client import AsyncClient
 
 TIMEOUT_S: Final = 1.0  # a shell that waits longer seems to hang
+TIMEOUT_VARIABLE: Final = "MOLDAU_COMPLETION_TIMEOUT_S"  # for slow machines and remote clusters
 
 
 def complete_topics(context: typer.Context, incomplete: str) -> list[str]:
@@ -33,7 +35,8 @@ def _complete(
 ) -> list[str]:
     """Return the names that start with `incomplete`; none if the cluster cannot be reached in time."""
     try:
-        found = asyncio.run(asyncio.wait_for(_ask(context.params, names), TIMEOUT_S))
+        timeout_s = float(os.environ.get(TIMEOUT_VARIABLE, TIMEOUT_S))
+        found = asyncio.run(asyncio.wait_for(_ask(context.params, names), timeout_s))
     except Exception:  # a message would end up in the middle of the command line
         return []
     return sorted(name for name in found if name.startswith(incomplete))

@@ -35,7 +35,7 @@ def require_jwt() -> Any:
         return importlib.import_module("jwt")
     except ImportError:
         raise InvalidConfig(
-            "OAUTHBEARER needs packages that are not installed: pip install 'moldau[security]'."
+            "OAUTHBEARER needs packages that are not installed: install the extra moldau[security]."
         ) from None
 
 

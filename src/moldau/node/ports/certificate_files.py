@@ -136,7 +136,7 @@ def _pkcs12_loader(origin: str) -> Callable[[bytes, bytes | None], Any]:
         from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
     except ImportError:
         raise InvalidConfig(
-            f"{origin} is a PKCS12 store, which needs the package cryptography: pip install 'moldau[security]', "
+            f"{origin} is a PKCS12 store, which needs the package cryptography: install the extra moldau[security], "
             "or use a PEM file."
         ) from None
     return load_pkcs12
