@@ -21,7 +21,7 @@ from moldau.wire.messages import OffsetFetchRequest
 EPOCH = 5
 BROKER_EPOCH = 70
 
-pytestmark = [pytest.mark.proves("H5", part="fencing"), pytest.mark.proves("H3", part="clients are fetch_offsets")]
+pytestmark = [pytest.mark.proves("H5", part="fencing"), pytest.mark.proves("H3", part="clients learn the new leader")]
 
 
 def in_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:

@@ -176,7 +176,9 @@ def _x509() -> Any:
     try:
         from cryptography import x509
     except ImportError:
-        raise CertificateError("Certificates need the package cryptography: install the extra moldau[security].") from None
+        raise CertificateError(
+            "Certificates need the package cryptography: install the extra moldau[security]."
+        ) from None
     return x509
 
 
