@@ -128,7 +128,7 @@ def test_snapshot_download_completes_once_a_full_disk_has_space() -> None:
     on_quorum(script, settings=OFTEN)
 
 
-NO_ROOM = [("pwrite", "leader-epoch", 1), ("create", f"{53:020d}.log", 0), ("create", f"{53:020d}.timeindex", 0)]
+NO_ROOM = [("pwrite", "leader-epoch", 1), ("create", f"{54:020d}.log", 0), ("create", f"{54:020d}.timeindex", 0)]
 
 
 @pytest.mark.proves("H6", part="snapshots")

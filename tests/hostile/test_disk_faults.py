@@ -360,7 +360,7 @@ def test_unreadable_records_block_compaction_of_their_own_log_only() -> None:
     async def script(scene: Scene) -> None:
         scene.simulation.disks_fail = True  # allows logged errors
         small: dict[str, Any] = {"segment_bytes": 1024, "min_cleanable_dirty_ratio": 0.01, "file_delete_delay_ms": 0}
-        await scene.create("poisoned", **small)
+        await scene.create("poisoned", moldau_record_validation="header", **small)
         await scene.create("good", cleanup_policy="compact", **small)
         talker = await scene.connect()
         poison = batch(b"x" * 400, key=b"k")

@@ -320,7 +320,7 @@ def test_unvalidated_bomb_does_not_harm_timestamp_lookups() -> None:
     bomb = build_batch([(NOW_MS, b"k", bytes(40 << 20), ())], compression=Compression.ZSTD)
 
     async def script(scene: Scene) -> None:
-        await scene.create("t")
+        await scene.create("t", moldau_record_validation="header")
         talker = await scene.connect()
         await produce(talker, "t", batch(b"a", timestamp=NOW_MS - 10))
         assert (await produce(talker, "t", bytearray(bomb))).base_offset == 1

@@ -41,7 +41,7 @@ def test_late_requests_break_no_guarantee(seed: int) -> None:
 
 
 @pytest.mark.proves("H1", "H2", "H3", part="simulated")
-@pytest.mark.parametrize("seed", [5])
+@pytest.mark.parametrize("seed", [0])
 def test_rapid_leadership_moves_lose_no_acknowledged_record(seed: int) -> None:
     outcome = Simulation(seed).run(cluster_world(FaultProfile.LEADER_MOVES))
     outcome.check()

@@ -78,11 +78,21 @@ _classes: dict[int, type[KafkaError]] = {}
 def error_of(code: int, message: str | None = None) -> KafkaError:
     """Return the exception of an error code, with the broker's message if there is one."""
     if not _classes:
-        _classes.update({each.code: each for each in KafkaError.__subclasses__()})
+        _classes.update(_known_classes(KafkaError))
     if code not in _classes:
         _classes[code] = _class_for(code)
     kind = _classes[code]
     return kind(message or kind.code.name.lower().replace("_", " "))
+
+
+def _known_classes(kind: type[KafkaError]) -> dict[int, type[KafkaError]]:
+    """Return the classes below this one by their codes; subclasses without a code of their own are left out."""
+    found: dict[int, type[KafkaError]] = {}
+    for each in kind.__subclasses__():
+        found |= _known_classes(each)
+        if "code" in vars(each):
+            found[each.code] = each
+    return found
 
 
 def _class_for(code: int) -> type[KafkaError]:

@@ -55,11 +55,11 @@ class OffsetChecker:
         response = await self._client.send(
             whole(group_id=GROUP, topics=topics, require_stable=True), node=node_id, version_at_most=FETCH_AT_MOST
         )
-        partition = response.topics[0].partitions[0]
-        for code in map(ErrorCode, (response.error_code, partition.error_code)):
+        found = [each for topic in response.topics for each in topic.partitions]  # none if the group has an error
+        for code in map(ErrorCode, (response.error_code, *(each.error_code for each in found))):
             if code is not ErrorCode.NONE:
                 if code not in RETRIABLE:
                     raise Violation(f"OffsetFetch from broker {node_id} failed: {code.name}")
                 return
         self.responses += 1
-        self._results.resume(source, max(int(partition.committed_offset), 0), floor)
+        self._results.resume(source, max(int(found[0].committed_offset), 0), floor)
