@@ -94,7 +94,7 @@ def test_activity_stream_is_shown_stopped_and_resumed(moldau_broker: Broker, top
         second = fill(moldau_broker, topic, 60, 60)
         stream.until_read({"clean": first + second, **dict.fromkeys(PARTS[1:], 120)})
         page = folder.path / "report.html"
-        until(lambda: page.exists() and "this page loads itself again" in page.read_text(), "a report while it runs")
+        until(lambda: page.exists() and "this page reloads itself" in page.read_text(), "a report while it runs")
         errors = stream.interrupt()
     finally:
         stream.process.kill()
@@ -103,6 +103,6 @@ def test_activity_stream_is_shown_stopped_and_resumed(moldau_broker: Broker, top
     assert f"report: {page}" in errors
     assert "Traceback" not in errors
     assert state_of(folder) is State.STOPPED
-    assert "loads itself again" not in page.read_text()
+    assert "reloads itself" not in page.read_text()
     assert "<b>120</b>events" in page.read_text()
     assert ids_of(moldau_broker, f"{topic}.activity") == Counter(f"e{number}" for number in range(120))

@@ -204,7 +204,7 @@ def test_truncated_stream_table_counts_all_rows(spark: Any, moldau_broker: Broke
         ("select * from `{}` order by _offset", "a stream cannot be sorted"),
         (
             "select *, row_number() over (partition by _key order by _offset) from `{}`",
-            "need rows that are still to come",
+            "are not supported on a stream",
         ),
         ("select nope from `{}`", "nope"),
         ("select count(*) from (select page, count(*) from `{}` group by page)", "this query cannot be streamed: "),
