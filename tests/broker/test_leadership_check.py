@@ -206,7 +206,7 @@ def test_deposed_coordinator_returns_no_offsets() -> None:
         assert await fetch_offsets(talker, group) == [(0, 1)]
         for other in {1, 2, 3} - {first}:
             cluster.simulation.network.cut_both(f"n{first}", f"n{other}")
-        leaving = cluster.nodes.pop(first)  # the rest of the cluster goes on without it
+        leaving = cluster.nodes.pop(first)  # the other nodes keep running
         await commit(cluster, 2, group)
         assert leaving.broker.groups.shard_of(group).is_ready  # it has not learned of the election
         assert await fetch_offsets(talker, group) == [(ErrorCode.NOT_COORDINATOR, -1)]

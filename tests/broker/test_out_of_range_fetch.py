@@ -40,7 +40,7 @@ def test_deposed_leader_rejects_offsets_beyond_its_log_as_not_leader() -> None:
         talker = await cluster.connect(2)
         for other in (1, 3):
             cluster.simulation.network.cut_both("n2", f"n{other}")
-        leaving = cluster.nodes.pop(2)  # the rest of the cluster goes on without it
+        leaving = cluster.nodes.pop(2)  # the other nodes keep running
         await send(cluster, b"b", b"c")
         assert leaving.broker.partitions.get("t", 0).is_leader  # it has not learned of the election
         assert await code_at(talker, 3) == ErrorCode.NOT_LEADER_OR_FOLLOWER
