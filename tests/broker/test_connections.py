@@ -293,17 +293,26 @@ def test_other_protocol_is_named_in_the_log(caplog: pytest.LogCaptureFixture, se
     assert words in caplog.text
 
 
-def test_flood_of_rejections_is_logged_at_a_limited_rate(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (lambda _: struct.pack(">ihhih", 10, 3, 99, 1, -1), "version 99 is not supported"),
+        (lambda number: struct.pack(">i", -1 - number), "exceeds the limit"),
+    ],
+)
+def test_flood_of_rejections_is_logged_at_a_limited_rate(
+    caplog: pytest.LogCaptureFixture, frame: Callable[[int], bytes], words: str
+) -> None:
     async def script(scene: Scene) -> None:
         for count in range(500):
             peer = await raw_peer(scene)
-            peer.connection.send([struct.pack(">ihhih", 10, 3, 99, 1, -1)])
+            peer.connection.send([frame(count)])
             await peer.is_lost.wait()
             if count == 400:
                 await asyncio.sleep(100)
 
     on_broker(script)
-    lines = [line for line in caplog.text.splitlines() if "version 99 is not supported" in line]
+    lines = [line for line in caplog.text.splitlines() if words in line]
     assert 10 < len(lines) <= 21
     assert any("similar lines suppressed" in line for line in lines)
 

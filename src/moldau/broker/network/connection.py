@@ -234,7 +234,7 @@ class ServedConnection:
 
     def disconnected(self, reason: str) -> None:
         if reason:
-            kind = " ".join(reason.split()[:3])
+            kind = " ".join(word for word in reason.split()[:3] if word.isalpha())  # numbers may come from the peer
             self._broker.limited_logger.write(kind, f"Connection from {self.peer} closed: {reason}", logging.INFO)
         self._limits.remove(self)
         if self.when_lost is not None:
