@@ -33,6 +33,7 @@ PROCESSES: Final = (
     "tests/sink",
     "tests/source",
     "tests/testing",
+    "tests/web",
 )
 HOUSE: Final = ("tests/house",)  # run by `make check`
 LOW_PRIORITY: Final = "others"

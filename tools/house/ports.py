@@ -5,13 +5,17 @@ from collections.abc import Iterator
 
 from house.source import Finding, Source
 
-# Code that may use them directly: the real ports, the simulated ones, command-line programs, and Spark's processes,
-# which have no ports; but not the codec and the options of the Spark data source.
+# Code that may use them directly: the real ports, the simulated ones, command-line programs, the HTTP interfaces (a
+# process of their own), and Spark's processes, which have no ports; but not the codec and the options of the Spark data
+# source.
 EXEMPT_PACKAGES = (
     "node/ports/",
     "testing/",
     "cli/",
+    "console/",
     "pipelines/",
+    "registry/",
+    "web/",
     "__main__.py",
     "pyspark_moldau/source/",
     "pyspark_moldau/sink/",

@@ -19,6 +19,7 @@ COMMANDS: Final[dict[str, str]] = {
     "consume": "moldau.cli.consume:app",
     "pipeline": "moldau.cli.pipelines:app",
     "sql": "moldau.cli.sql:app",
+    "serve": "moldau.cli.serve:app",
     "cluster": "moldau.cli.clusters:app",
     "broker": "moldau.cli.brokers:app",
     "quorum": "moldau.cli.quorums:app",

@@ -1,0 +1,100 @@
+"""`moldau serve`: the web console and the schema registry of a cluster."""
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from moldau import __version__
+from moldau.cli.errors import CommandError, usage_error
+from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap
+from moldau.cli.standard_streams import ignore_full_disk
+
+if TYPE_CHECKING:
+    from moldau.model.ids import Address
+
+app = typer.Typer()
+
+CONSOLE_DEFAULT: Final = "127.0.0.1:8080"
+REGISTRY_DEFAULT: Final = "127.0.0.1:8081"
+CONSOLE: Final = "console"
+REGISTRY: Final = "registry"
+
+
+@app.command()
+def serve(
+    bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    listen: Annotated[
+        str, typer.Option("--listen", "-l", metavar="HOST:PORT", help="Address of the web console.")
+    ] = CONSOLE_DEFAULT,
+    registry_listen: Annotated[
+        str, typer.Option("--registry-listen", metavar="HOST:PORT", help="Address of the schema registry.")
+    ] = REGISTRY_DEFAULT,
+    announce_fd: Annotated[int | None, typer.Option("--announce-fd", hidden=True)] = None,
+    lifeline_fd: Annotated[int | None, typer.Option("--lifeline-fd", hidden=True)] = None,
+) -> None:
+    """Serve the web console and the schema registry of any Kafka cluster until stopped (Ctrl-C, SIGTERM).
+
+    It is a client of the cluster like any other. Needs the extra `serve`.
+    """
+    addresses = {CONSOLE: _address(listen, "--listen"), REGISTRY: _address(registry_listen, "--registry-listen")}
+    try:
+        _run(bootstrap_servers, addresses, announce_fd, lifeline_fd)
+    except ModuleNotFoundError as missing:
+        raise CommandError(
+            f"moldau serve needs the extra moldau[serve], which is not installed (no module {missing.name})"
+        ) from missing
+
+
+def _run(bootstrap: str, addresses: dict[str, "Address"], announce_fd: int | None, lifeline_fd: int | None) -> None:
+    import asyncio
+
+    from moldau.cli.cluster_client import connect_async
+    from moldau.console.app import create_console
+    from moldau.node.logs import set_up_logs
+    from moldau.registry.app import create_registry
+    from moldau.web.http_servers import CannotListen, HttpServer, serve_until_stopped
+
+    async def work() -> None:
+        async with connect_async(bootstrap) as client:
+            servers = [
+                HttpServer(CONSOLE, create_console(client), addresses[CONSOLE]),
+                HttpServer(REGISTRY, create_registry(client), addresses[REGISTRY]),
+            ]
+            await serve_until_stopped(
+                servers, lambda urls: _announce(urls, bootstrap, announce_fd), lifeline=lifeline_fd
+            )
+
+    set_up_logs("text", "info")
+    try:
+        asyncio.run(work())
+    except CannotListen as error:
+        raise CommandError(str(error)) from error
+
+
+def _address(text: str, option: str) -> "Address":
+    """Parse HOST:PORT; port 0 is any free port."""
+    from moldau.client.addresses import parse_address
+    from moldau.model.ids import Address
+
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal():
+        raise usage_error(f"{option} {text}: write it as HOST:PORT, for example 127.0.0.1:8080")
+    try:
+        return Address(parse_address(f"{host}:1").host, 0) if int(port) == 0 else parse_address(text)
+    except ValueError as error:
+        raise usage_error(f"{option}: {error}") from error
+
+
+def _announce(urls: dict[str, str], bootstrap: str, descriptor: int | None) -> None:
+    if descriptor is not None:
+        import json
+
+        os.write(descriptor, json.dumps(urls).encode() + b"\n")
+        os.close(descriptor)
+    with ignore_full_disk(sys.stdout):
+        print(f"moldau {__version__} serves the cluster at {bootstrap}")
+        for name, url in urls.items():
+            print(f"  {name:9} {url}")
+        print("  stop      Ctrl-C", flush=True)

@@ -1,0 +1,1 @@
+"""The web console: pages and their API, for a browser."""

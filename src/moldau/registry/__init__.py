@@ -1,0 +1,1 @@
+"""The schema registry, compatible with Confluent's API."""

@@ -1,0 +1,1 @@
+"""What the HTTP interfaces share: servers, health pages and limits."""
