@@ -7,7 +7,8 @@ from pathlib import Path
 
 from moldau.broker.authorizer import STANDARD_AUTHORIZER
 from moldau.broker.drivers.bootstrap_file import write_bootstrap
-from moldau.cli.certificates import AUTHORITY_FILE, LOCAL_HOSTS, Authority, write_private
+from moldau.cli.certificates import AUTHORITY_FILE, LOCAL_HOSTS, Authority
+from moldau.cli.files import write_private
 from moldau.machines.access.scram import ScramMechanism, ScramUser, derive_credential
 from moldau.node.ports.capabilities import Capabilities
 from moldau.node.ports.files import SystemDisk

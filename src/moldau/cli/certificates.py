@@ -3,13 +3,14 @@
 They are made with the package `cryptography`, which is imported on first use.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
+
+from moldau.cli.files import write_private
 
 AUTHORITY: Final = "Moldau development CA"
 AUTHORITY_FILE: Final = "ca.pem"
@@ -63,15 +64,6 @@ class Authority:
             _subject(name), key.public_key(), self, None, hosts=hosts, days=days, starts_in_days=starts_in_days
         )
         return _key_pem(key) + _pem(certificate) + self.pem
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner may read, atomically."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    partial.replace(path)
 
 
 def _new_key() -> Any:

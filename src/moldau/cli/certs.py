@@ -13,9 +13,9 @@ from moldau.cli.certificates import (
     NODE_NAME,
     Authority,
     CertificateError,
-    write_private,
 )
 from moldau.cli.errors import CommandError, usage_error
+from moldau.cli.files import write_private
 from moldau.cli.output import show_json
 
 DIRECTORY: Final = Path("certificates")

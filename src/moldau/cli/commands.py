@@ -13,6 +13,7 @@ COMMANDS: Final[dict[str, str]] = {
     "group": "moldau.cli.groups:app",
     "acl": "moldau.cli.acls:app",
     "user": "moldau.cli.users:app",
+    "token": "moldau.cli.tokens:app",
     "txn": "moldau.cli.transactions:app",
     "quota": "moldau.cli.quotas:app",
     "produce": "moldau.cli.produce:app",

@@ -1,5 +1,6 @@
 """Files and data directories named on the command line: read them, or fail with their path."""
 
+import os
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,15 @@ def read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise usage_error(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner may read, atomically."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    partial.replace(path)
 
 
 def read_identity(directory: Path) -> MetaProperties | None:

@@ -1,22 +1,18 @@
 """Lag of consumer groups, and plans to reset their offsets."""
 
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from moldau.cli.errors import CommandError, usage_error
+from moldau.cli.options import duration_ms
 from moldau.cli.partial_results import available_offsets
 from moldau.cli.positions import AtTime, Extent, extents, parse_position, resolve
 from moldau.client.groups import DescribedGroup, Groups
 from moldau.client.metadata import TopicView
 from moldau.client.types import LATEST, Isolation
 from moldau.model.ids import TopicPartition
-from moldau.model.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 from moldau.node.ports.clock import SystemClock
-
-_DURATION: Final = re.compile(r"(\d+)([smhd])")
-_UNITS: Final = {"s": SECOND_MS, "m": MINUTE_MS, "h": HOUR_MS, "d": DAY_MS}
 
 Move = tuple[TopicPartition, int | None, int]  # from, to
 
@@ -132,11 +128,8 @@ def _within(offset: int, extent: Extent) -> int:
 
 
 def _ago_ms(text: str | None) -> int:
-    found = _DURATION.fullmatch((text or "").strip())
-    if found is None:
-        raise usage_error(f"--by-duration {text}: write it as 30s, 90m, 12h or 7d")
     # Negative timestamps have other meanings in the protocol (earliest, latest).
-    return max(SystemClock().wall_ms() - int(found[1]) * _UNITS[found[2]], 0)
+    return max(SystemClock().wall_ms() - duration_ms(text or "", "--by-duration"), 0)
 
 
 def _text(path: Path) -> str:

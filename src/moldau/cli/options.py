@@ -1,13 +1,17 @@
 """Options shared by commands."""
 
+import re
 from typing import Annotated, Any, Final
 
 import typer
 
 from moldau.cli.errors import usage_error
+from moldau.model.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 
 BOOTSTRAP_VARIABLE: Final = "MOLDAU_BOOTSTRAP_SERVERS"
 BOOTSTRAP_DEFAULT: Final = "localhost:9092"
+_DURATION: Final = re.compile(r"([0-9]{1,20})([smhd])")
+_UNITS: Final = {"s": SECOND_MS, "m": MINUTE_MS, "h": HOUR_MS, "d": DAY_MS}
 
 
 def _bootstrap(shown: str | bool) -> Any:
@@ -47,3 +51,11 @@ def pairs(texts: list[str] | None, option: str) -> dict[str, str]:
         if not equals or not key.strip():
             raise usage_error(f"{option} {text}: write it as KEY=VALUE")
     return {key.strip(): value.strip() for key, _, value in split}
+
+
+def duration_ms(text: str, option: str) -> int:
+    """Parse a duration such as 90m."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise usage_error(f"{option} {text}: write it as 30s, 90m, 12h or 7d")
+    return int(found[1]) * _UNITS[found[2]]

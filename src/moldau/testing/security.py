@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from moldau.cli.certificates import AUTHORITY_FILE, LOCAL_HOSTS, Authority, write_private
+from moldau.cli.certificates import AUTHORITY_FILE, LOCAL_HOSTS, Authority
+from moldau.cli.files import write_private
 
 KINDS: Final = ("ssl", "mtls")
 USER: Final = "tester"
