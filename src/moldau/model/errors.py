@@ -455,6 +455,10 @@ class AuthorizerNotReady(KafkaError):
     code = ErrorCode.UNKNOWN_SERVER_ERROR
 
 
+class InvalidRecordState(KafkaError):
+    code = ErrorCode.INVALID_RECORD_STATE
+
+
 class SecurityDisabled(KafkaError):
     code = ErrorCode.SECURITY_DISABLED
 

@@ -1,0 +1,464 @@
+"""`SharePartitionMachine`: which records of a partition a share group has acquired and acknowledged (KIP-932).
+
+The broker that leads the partition runs one machine per share group. It is pure: time is an argument, and reading the
+log and writing the state are its driver's work.
+
+                 acquire                    acknowledge: accept
+    AVAILABLE ------------> ACQUIRED -----------------------------> ACKNOWLEDGED
+        ^                      |  \\---------------------------------> ARCHIVED
+        |                      |     reject, gap; release or expiry after the last delivery attempt
+        +----------------------+
+          release, lock expired, session closed
+
+An acknowledgement changes its records at once, so that no lock expires meanwhile, and counts once its write is durable
+(`Run.write`): until then the records are neither acquired again nor passed by the start offset. At most one write is
+under way. Changes in the meantime go into the next one, so that a slow write collects many acknowledgements:
+
+    acknowledge() -> number of a write     the driver keeps the response
+    next_write()  -> StateWrite            unless one is under way
+    persisted()                            the acknowledgements of that write may be answered
+    persist_failed()                       their records are acquired again, by the same members
+
+Expired locks and closed sessions change records without an acknowledgement. They are written too, but nothing waits for
+that: if the write is lost with the leader, the next leader delivers the records with an older delivery count.
+"""
+
+import heapq
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from itertools import groupby
+from typing import Final, NamedTuple
+
+from moldau.machines.shares.state import UNINITIALIZED_START_OFFSET, RecordState, ShareState, StateBatch, StateWrite
+from moldau.machines.shares.window import DURABLE, TERMINAL, InFlightWindow, Run
+from moldau.model.errors import InvalidRecordState, InvalidRequest
+
+RUNS_PER_LOCK: Final = 4  # limits the runs of a window, in relation to the records that may be in flight
+DELIVERY_COUNT_MAX: Final = 2**15 - 1  # an int16 in the protocol
+_DEADLINES_MIN: Final = 1024  # from this many on, deadlines of released locks are purged
+
+
+class AcknowledgeType(IntEnum):
+    """What a member says about a record, with Kafka's numbers."""
+
+    GAP = 0  # there is no such record: it was compacted away, or is a control record
+    ACCEPT = 1
+    RELEASE = 2
+    REJECT = 3
+    RENEW = 4
+
+
+_TYPES: Final = frozenset(AcknowledgeType)
+
+
+class OffsetRange(NamedTuple):
+    first_offset: int
+    last_offset: int
+
+
+class AcquiredRange(NamedTuple):
+    """Records acquired at once, with the number of their delivery attempts, this one included."""
+
+    first_offset: int
+    last_offset: int
+    delivery_count: int
+
+
+class Acknowledgement(NamedTuple):
+    """The acknowledgement of a range of records: one type for each of them, or one for all."""
+
+    first_offset: int
+    last_offset: int
+    types: Sequence[int]
+
+
+class ShareSettings(NamedTuple):
+    """The group's configs."""
+
+    lock_duration_ms: float
+    delivery_count_limit: int
+    in_flight_max: int
+
+
+class AcquireLimits(NamedTuple):
+    """The limits of one fetch."""
+
+    records_max: int
+    batch_size: int
+    is_strict: bool  # share.acquire.mode=record_limit (KIP-1206); otherwise whole batches are acquired
+
+
+class LogRead(NamedTuple):
+    """A part of the log: the batches from `first_offset` on that may be delivered, and where the part ends.
+
+    Offsets outside the batches hold nothing to deliver: gaps of compaction, control records, aborted transactions.
+    """
+
+    first_offset: int
+    end_offset: int
+    batches: Sequence[OffsetRange]
+
+
+class SharePartitionMachine:
+    """The in-flight window of one share partition, on the leader of the partition, in one leader epoch."""
+
+    def __init__(
+        self,
+        state: ShareState,
+        settings: ShareSettings,
+        log_start_offset: int,
+        log_end_offset: int,
+        initial_offset: int,
+    ) -> None:
+        """`state` is the durable one; `initial_offset` is where a new group begins (`share.auto.offset.reset`)."""
+        self.settings = settings
+        self.state_epoch = state.state_epoch
+        self.log_start_offset = log_start_offset
+        is_new = state.start_offset == UNINITIALIZED_START_OFFSET
+        start_offset = initial_offset if is_new else state.start_offset
+        # an unclean election may have cut the log below it
+        self._window = InFlightWindow(min(max(start_offset, log_start_offset), max(log_start_offset, log_end_offset)))
+        self._load(state.batches, log_end_offset)
+        self._window.remove_finished()
+        self._available_from = self._window.start_offset  # no record before it is available
+        self._deadlines: list[tuple[float, int, int]] = []  # a heap of deadline, first and last offset
+        self._changed: list[OffsetRange] = []  # to be written
+        self._must_write_start = self._window.start_offset != state.start_offset
+        self._write = DURABLE  # the number of the newest write
+        self._written: list[OffsetRange] | None = None  # while a write is under way: its ranges
+
+    def _load(self, batches: Iterable[StateBatch], log_end_offset: int) -> None:
+        window = self._window
+        for batch in sorted(batches):
+            if batch.last_offset >= window.end_offset and batch.first_offset < log_end_offset:
+                window.extend(batch.first_offset)
+                state = RecordState(batch.delivery_state)
+                window.extend(min(batch.last_offset + 1, log_end_offset), state, batch.delivery_count)
+
+    # -- state
+
+    @property
+    def start_offset(self) -> int:
+        """All records before it need no delivery any more."""
+        return self._window.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The records from here on were never acquired."""
+        return self._window.end_offset
+
+    @property
+    def runs(self) -> Sequence[Run]:
+        return self._window.runs
+
+    def count(self, state: RecordState) -> int:
+        """The number of records in the window in this state."""
+        return self._window.counts[state]
+
+    @property
+    def deadline_ms(self) -> float | None:
+        """When `expire_locks` is due; some of these locks may have been released."""
+        return self._deadlines[0][0] if self._deadlines else None
+
+    # -- fetching
+
+    def next_fetch_offset(self) -> int | None:
+        """Where the next fetch reads the log; None if no record may be acquired now."""
+        window = self._window
+        for index in range(window.index_of(self._available_from), len(window.runs)):
+            run = window.runs[index]
+            if run.is_available:
+                self._available_from = max(self._available_from, run.first_offset)
+                return self._available_from
+            self._available_from = run.last_offset + 1
+        return window.end_offset if self._room() > 0 else None
+
+    def _room(self) -> int:
+        """How many records the window may grow by."""
+        if len(self._window.runs) >= RUNS_PER_LOCK * self.settings.in_flight_max:
+            return 0
+        return self.settings.in_flight_max - self._window.unfinished
+
+    def acquire(self, member_id: str, read: LogRead, limits: AcquireLimits, now_ms: float) -> list[AcquiredRange]:
+        """Acquire the available records of what was read, up to the limits, and lock them for the member."""
+        window = self._window
+        acquired: list[AcquiredRange] = []
+        left = limits.records_max
+        position = max(read.first_offset, window.start_offset)
+        for batch in read.batches:
+            first_offset = max(position, batch.first_offset)
+            if first_offset > batch.last_offset:
+                continue
+            if left <= 0 or (first_offset >= window.end_offset and self._room() <= 0):
+                break
+            self._archive_gap(position, first_offset - 1)
+            taken = self._acquire_batch(member_id, first_offset, batch.last_offset, left, limits, now_ms)
+            left -= sum(each.last_offset - each.first_offset + 1 for each in taken)
+            _join(acquired, taken, limits.batch_size)
+            position = batch.last_offset + 1
+            if window.end_offset < position:
+                break  # the window is full
+        else:
+            self._archive_gap(position, read.end_offset - 1)
+        window.remove_finished()
+        return acquired
+
+    def _archive_gap(self, first_offset: int, last_offset: int) -> None:
+        """There is nothing to deliver. This is not written: another leader finds the same in the log."""
+        if first_offset > last_offset:
+            return
+        window = self._window
+        for run in self._cut_available(first_offset, last_offset):
+            window.change(run, RecordState.ARCHIVED)
+        self._merge(first_offset, last_offset)
+        if window.end_offset >= first_offset:
+            window.extend(last_offset + 1, RecordState.ARCHIVED)
+
+    def _acquire_batch(
+        self, member_id: str, first_offset: int, last_offset: int, left: int, limits: AcquireLimits, now_ms: float
+    ) -> list[AcquiredRange]:
+        window = self._window
+        room = min(self._room(), left) if limits.is_strict else self._room()
+        window.extend(min(last_offset + 1, window.end_offset + max(0, room)))
+        deadline_ms = now_ms + self.settings.lock_duration_ms
+        acquired: list[AcquiredRange] = []
+        for available in self._cut_available(first_offset, min(last_offset, window.end_offset - 1)):
+            if limits.is_strict and left < len(available):
+                if left <= 0:
+                    break
+                window.cut(available.first_offset, available.first_offset + left - 1)
+            count = min(available.delivery_count + 1, DELIVERY_COUNT_MAX)
+            window.change(
+                available, RecordState.ACQUIRED, member_id=member_id, deadline_ms=deadline_ms, delivery_count=count
+            )
+            acquired.append(AcquiredRange(available.first_offset, available.last_offset, count))
+            left -= len(available)
+        if acquired:
+            self._lock_until(deadline_ms, acquired[0].first_offset, acquired[-1].last_offset)
+        self._merge(first_offset, last_offset)
+        return acquired
+
+    def _cut_available(self, first_offset: int, last_offset: int) -> list[Run]:
+        """The available runs in the range, cut to it."""
+        if first_offset > last_offset or first_offset >= self._window.end_offset:
+            return []
+        start, end = self._window.cut(first_offset, last_offset)
+        return [run for run in self._window.runs[start:end] if run.is_available]
+
+    def _merge(self, first_offset: int, last_offset: int) -> None:
+        self._window.merge(self._window.index_of(first_offset), self._window.index_of(last_offset) + 1)
+
+    # -- acknowledgements
+
+    def acknowledge(self, member_id: str, acknowledgements: Sequence[Acknowledgement], now_ms: float) -> int:
+        """Apply all of them or, if one is invalid, none.
+
+        Return the number of the write after which they are durable; `DURABLE` if there is nothing to write.
+        """
+        changes = [change for each in acknowledgements for change in _changes(each)]
+        self._check(member_id, changes)
+        write = DURABLE
+        for offsets, kind in changes:
+            if offsets.last_offset < self.log_start_offset:
+                continue
+            if kind == AcknowledgeType.RENEW:
+                self._renew(offsets, now_ms)
+            else:
+                write = self._apply(offsets, kind)
+        return write
+
+    def _check(self, member_id: str, changes: Sequence[tuple[OffsetRange, int]]) -> None:
+        previous_offset = -1
+        for (first_offset, last_offset), kind in changes:
+            if kind not in _TYPES:
+                raise InvalidRequest(f"Unknown acknowledgement type {kind}.")
+            if first_offset <= previous_offset:
+                raise InvalidRequest("The ranges of acknowledgements must be in ascending order and not overlap.")
+            previous_offset = last_offset
+            checked_offset = max(first_offset, self.log_start_offset)  # records before it are deleted
+            if checked_offset > last_offset:
+                continue
+            if checked_offset < self.start_offset or last_offset >= self.end_offset:
+                raise InvalidRecordState(f"Records {first_offset} to {last_offset} are not all acquired.")
+            for run in self._window.overlapping(checked_offset, last_offset):
+                if not run.is_acquired_by(member_id):
+                    raise InvalidRecordState(f"Records {first_offset} to {last_offset} are not acquired by the member.")
+
+    def _renew(self, offsets: OffsetRange, now_ms: float) -> None:
+        deadline_ms = now_ms + self.settings.lock_duration_ms
+        start, end = self._window.cut(max(offsets.first_offset, self.start_offset), offsets.last_offset)
+        for run in self._window.runs[start:end]:
+            run.deadline_ms = deadline_ms
+        self._window.merge(start, end)
+        self._lock_until(deadline_ms, *offsets)
+
+    def _apply(self, offsets: OffsetRange, kind: int) -> int:
+        window = self._window
+        write = self._write + 1
+        start, end = window.cut(max(offsets.first_offset, self.start_offset), offsets.last_offset)
+        for run in window.runs[start:end]:
+            state = self._state_after(run, kind)
+            window.change(run, state, write=write, member_id=run.member_id, deadline_ms=run.deadline_ms)
+        window.merge(start, end)
+        self._mark_changed(offsets)
+        return write
+
+    def _state_after(self, run: Run, kind: int) -> RecordState:
+        if kind == AcknowledgeType.ACCEPT:
+            return RecordState.ACKNOWLEDGED
+        if kind == AcknowledgeType.RELEASE and run.delivery_count < self.settings.delivery_count_limit:
+            return RecordState.AVAILABLE
+        return RecordState.ARCHIVED
+
+    # -- locks, sessions, and the log
+
+    def _lock_until(self, deadline_ms: float, first_offset: int, last_offset: int) -> None:
+        deadlines = self._deadlines
+        if len(deadlines) >= max(_DEADLINES_MIN, 2 * len(self.runs)):
+            acquired = (run for run in self.runs if run.state is RecordState.ACQUIRED or run.write)
+            deadlines[:] = [(run.deadline_ms, run.first_offset, run.last_offset) for run in acquired]
+            heapq.heapify(deadlines)
+        heapq.heappush(deadlines, (deadline_ms, first_offset, last_offset))
+
+    def expire_locks(self, now_ms: float) -> None:
+        """Release the records whose locks have expired."""
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][0] <= now_ms:
+            _, first_offset, last_offset = heapq.heappop(deadlines)
+            for run in self._window.overlapping(first_offset, last_offset):
+                if run.state is RecordState.ACQUIRED and run.deadline_ms <= now_ms:
+                    self._release(run)
+            self._merge(first_offset, last_offset)
+        self._window.remove_finished()
+
+    def release_member(self, member_id: str) -> None:
+        """Release the records of a member whose session is closed."""
+        for run in self.runs:
+            if run.is_acquired_by(member_id):
+                self._release(run)
+        self._window.merge(0, len(self.runs))
+        self._window.remove_finished()
+
+    def _release(self, run: Run) -> None:
+        first_offset, last_offset = run.first_offset, run.last_offset
+        self._window.change(run, self._state_after(run, AcknowledgeType.RELEASE))
+        self._mark_changed(OffsetRange(first_offset, last_offset))
+        self._available_from = min(self._available_from, first_offset)
+
+    def advance_log_start(self, log_start_offset: int) -> None:
+        """Records before `log_start_offset` were deleted."""
+        self.log_start_offset = max(self.log_start_offset, log_start_offset)
+        if log_start_offset > self.start_offset:
+            self._window.remove_before(log_start_offset)
+            self._window.remove_finished()
+            self._must_write_start = True
+
+    # -- writes
+
+    def _mark_changed(self, offsets: OffsetRange) -> None:
+        changed = self._changed
+        if changed and changed[-1].last_offset + 1 == offsets.first_offset:
+            offsets = OffsetRange(changed.pop().first_offset, offsets.last_offset)
+        elif len(changed) >= RUNS_PER_LOCK * self.settings.in_flight_max:
+            changed.clear()
+            offsets = OffsetRange(self.start_offset, self.end_offset - 1)
+        changed.append(offsets)
+
+    def next_write(self) -> StateWrite | None:
+        """The next write, which is then under way; None if one is, or nothing has changed."""
+        if self._written is not None or not (self._changed or self._must_write_start):
+            return None
+        self._written, self._changed, self._must_write_start = self._changed, [], False
+        self._write += 1
+        window = self._window
+        start_offset, passed = window.end_offset, 0
+        for run in window.runs:
+            if not run.is_terminal:
+                start_offset = run.first_offset
+                break
+            passed += len(run)
+        complete = sum(window.counts[state] for state in TERMINAL) - passed
+        return StateWrite(start_offset, complete, self._batches(self._written, start_offset))
+
+    def _batches(self, ranges: Iterable[OffsetRange], start_offset: int) -> tuple[StateBatch, ...]:
+        batches: list[StateBatch] = []
+        for first_offset, last_offset in sorted(ranges):
+            position = max(first_offset, start_offset, batches[-1].last_offset + 1 if batches else 0)
+            if position > last_offset:
+                continue
+            for run in self._window.overlapping(position, last_offset):
+                # the next leader does not know the members: what is acquired is available there
+                state = RecordState.AVAILABLE if run.state is RecordState.ACQUIRED else run.state
+                first, last = max(run.first_offset, position), min(run.last_offset, last_offset)
+                newest = batches[-1] if batches else None
+                if newest and newest[1:] == (first - 1, state, run.delivery_count):
+                    batches[-1] = newest._replace(last_offset=last)
+                else:
+                    batches.append(StateBatch(first, last, int(state), run.delivery_count))
+        return tuple(batches)
+
+    def persisted(self) -> int:
+        """The write under way is durable; return its number."""
+        written = self._end_write()
+        for run in self._runs_of_write(written):
+            self._window.change(run, run.state)
+            if run.state is RecordState.AVAILABLE:
+                self._available_from = min(self._available_from, run.first_offset)
+        self._merge_all(written)
+        self._window.remove_finished()
+        return self._write
+
+    def persist_failed(self) -> int:
+        """The write under way has failed; return its number. Its records are acquired again, by the same members."""
+        written = self._end_write()
+        for run in self._runs_of_write(written):
+            self._window.change(run, RecordState.ACQUIRED, member_id=run.member_id, deadline_ms=run.deadline_ms)
+            self._lock_until(run.deadline_ms, run.first_offset, run.last_offset)
+        self._merge_all(written)
+        self._changed = [*written, *self._changed]
+        self._must_write_start = True
+        return self._write
+
+    def _end_write(self) -> list[OffsetRange]:
+        if self._written is None:
+            raise AssertionError("no write is under way")
+        written, self._written = self._written, None
+        return written
+
+    def _runs_of_write(self, written: Iterable[OffsetRange]) -> list[Run]:
+        """The runs whose acknowledgements were part of the newest write."""
+        found = (run for offsets in written for run in self._window.overlapping(*offsets))
+        return [run for run in dict.fromkeys(found) if run.write == self._write]
+
+    def _merge_all(self, ranges: Iterable[OffsetRange]) -> None:
+        for offsets in ranges:
+            self._merge(*offsets)
+
+
+def _changes(acknowledgement: Acknowledgement) -> list[tuple[OffsetRange, int]]:
+    """Ranges of consecutive records with the same type of acknowledgement."""
+    first_offset, last_offset, types = acknowledgement
+    if first_offset > last_offset or len(types) not in (1, last_offset - first_offset + 1):
+        raise InvalidRequest(f"{len(types)} acknowledgement types do not fit records {first_offset} to {last_offset}.")
+    if len(types) == 1:
+        return [(OffsetRange(first_offset, last_offset), types[0])]
+    changes = []
+    for kind, group in groupby(types):
+        next_offset = first_offset + sum(1 for _ in group)
+        changes.append((OffsetRange(first_offset, next_offset - 1), kind))
+        first_offset = next_offset
+    return changes
+
+
+def _join(acquired: list[AcquiredRange], more: Iterable[AcquiredRange], size_max: int) -> None:
+    """Append ranges, joined with the ones before them where they are alike and not too large."""
+    for each in more:
+        newest = acquired[-1] if acquired else None
+        if (
+            newest is not None
+            and newest[1:] == (each.first_offset - 1, each.delivery_count)
+            and each.last_offset - newest.first_offset < size_max
+        ):
+            acquired[-1] = newest._replace(last_offset=each.last_offset)
+        else:
+            acquired.append(each)

@@ -1,0 +1,243 @@
+"""A share partition with a log, members and a share coordinator, and what must hold of every record."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from moldau.machines.shares.partition import (
+    Acknowledgement,
+    AcknowledgeType,
+    AcquiredRange,
+    AcquireLimits,
+    LogRead,
+    OffsetRange,
+    SharePartitionMachine,
+    ShareSettings,
+)
+from moldau.machines.shares.state import (
+    UNINITIALIZED_START_OFFSET,
+    RecordState,
+    ShareState,
+    StateBatch,
+    StateWrite,
+)
+from moldau.machines.shares.window import Run
+from moldau.model.errors import InvalidRecordState
+
+LOCK_MS = 1000.0
+SETTINGS = ShareSettings(lock_duration_ms=LOCK_MS, delivery_count_limit=3, in_flight_max=30)
+NEW = ShareState(0, UNINITIALIZED_START_OFFSET)
+TERMINAL = (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
+
+
+def limits(records_max: int = 1000, *, is_strict: bool = False, batch_size: int = 1000) -> AcquireLimits:
+    return AcquireLimits(records_max, batch_size, is_strict)
+
+
+def machine_of(
+    end_offset: int = 100, state: ShareState = NEW, settings: ShareSettings = SETTINGS, start_offset: int = 0
+) -> SharePartitionMachine:
+    """A machine of a log with offsets 0 to `end_offset`."""
+    return SharePartitionMachine(state, settings, start_offset, end_offset, start_offset)
+
+
+def read_of(machine: SharePartitionMachine, *batches: tuple[int, int], end_offset: int | None = None) -> LogRead:
+    """The batches, read from where the machine fetches next."""
+    offset = machine.next_fetch_offset()
+    assert offset is not None
+    end = batches[-1][1] + 1 if end_offset is None else end_offset
+    return LogRead(offset, end, [OffsetRange(*each) for each in batches if each[1] >= offset])
+
+
+def runs_of(machine: SharePartitionMachine) -> list[tuple[int, int, str]]:
+    return [(run.first_offset, run.last_offset, run.state.name) for run in machine.runs]
+
+
+class Coordinator:
+    """The durable state, offset by offset."""
+
+    def __init__(self) -> None:
+        self.start_offset = UNINITIALIZED_START_OFFSET
+        self.records: dict[int, tuple[int, int]] = {}  # state and delivery count
+
+    def write(self, write: StateWrite) -> None:
+        self.start_offset = write.start_offset
+        for batch in write.batches:
+            for offset in range(batch.first_offset, batch.last_offset + 1):
+                self.records[offset] = (batch.delivery_state, batch.delivery_count)
+        self.records = {offset: each for offset, each in self.records.items() if offset >= self.start_offset}
+
+    def read(self) -> ShareState:
+        batches = tuple(StateBatch(offset, offset, *each) for offset, each in sorted(self.records.items()))
+        return ShareState(0, self.start_offset, batches)
+
+
+@dataclass
+class Delivery:
+    """What is known of one record from outside."""
+
+    count: int = 0
+    holder: str | None = None
+    deadline_ms: float = 0.0
+    is_accepted: bool = False  # confirmed to the member
+    may_be_gone: bool = False  # rejected, or delivered as often as allowed
+
+
+@dataclass
+class Scene:
+    """Any sequence of events; each step checks the invariants."""
+
+    batches: list[OffsetRange]
+    end_offset: int
+    now_ms: float = 0.0
+    log_start: int = 0
+    coordinator: Coordinator = field(default_factory=Coordinator)
+    records: dict[int, Delivery] = field(default_factory=dict)
+    unconfirmed: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # by write: offset and type
+    write: StateWrite | None = None
+
+    def __post_init__(self) -> None:
+        for batch in self.batches:
+            for offset in range(batch.first_offset, batch.last_offset + 1):
+                self.records[offset] = Delivery()
+        self.machine = machine_of(self.end_offset)
+
+    def fetch(self, member: str, records_max: int, batches_max: int, *, is_strict: bool = False) -> list[AcquiredRange]:
+        offset = self.machine.next_fetch_offset()
+        if offset is None or offset >= self.end_offset:
+            return []
+        found = [each for each in self.batches if each.last_offset >= offset][:batches_max]
+        is_end = not found or found[-1] == self.batches[-1]
+        read = LogRead(offset, self.end_offset if is_end else found[-1].last_offset + 1, found)
+        acquired = self.machine.acquire(member, read, limits(records_max, is_strict=is_strict), self.now_ms)
+        count = 0
+        for first, last, deliveries in acquired:
+            for each in range(first, last + 1):
+                count += 1
+                self._deliver(member, each, deliveries)
+        if is_strict:
+            assert count <= records_max
+        self.check()
+        return acquired
+
+    def _deliver(self, member: str, offset: int, deliveries: int) -> None:
+        record = self.records[offset]  # offsets of gaps are not delivered
+        assert offset >= self.log_start
+        assert record.holder is None or record.deadline_ms <= self.now_ms, "acquired twice at one time"
+        assert not record.is_accepted, "accepted and delivered again"
+        assert deliveries > record.count or record.count == 0, "the delivery count fell"
+        record.count, record.holder, record.deadline_ms = deliveries, member, self.now_ms + LOCK_MS
+        if deliveries >= SETTINGS.delivery_count_limit:
+            record.may_be_gone = True
+
+    def acknowledge(self, member: str, offsets: Sequence[int], kind: int) -> None:
+        held = [each for each in offsets if self.records[each].holder == member]
+        try:
+            number = self.machine.acknowledge(
+                member, [Acknowledgement(each, each, (kind,)) for each in held], self.now_ms
+            )
+        except InvalidRecordState:  # only a lock that has expired, or whose state a write holds, can be missing
+            assert any(self._may_be_lost(each) for each in held)
+            return
+        for each in held:
+            record = self.records[each]
+            if kind == AcknowledgeType.RENEW:
+                record.deadline_ms = self.now_ms + LOCK_MS
+            else:
+                self.unconfirmed.setdefault(number, []).append((each, kind))
+                record.may_be_gone |= kind in (AcknowledgeType.REJECT, AcknowledgeType.GAP)
+        self.check()
+
+    def _may_be_lost(self, offset: int) -> bool:
+        pending = any(offset == each for ranges in self.unconfirmed.values() for each, _ in ranges)
+        return self.records[offset].deadline_ms <= self.now_ms or pending
+
+    def begin_write(self) -> None:
+        if self.write is None:
+            self.write = self.machine.next_write()
+
+    def end_write(self, *, succeeds: bool, is_applied: bool = True) -> None:
+        if self.write is None:
+            return
+        if succeeds or is_applied:
+            self.coordinator.write(self.write)
+        self.write = None
+        number = self.machine.persisted() if succeeds else self.machine.persist_failed()
+        for offset, kind in self.unconfirmed.pop(number, []):
+            record = self.records[offset]
+            if succeeds:
+                record.holder = None
+                record.is_accepted |= kind == AcknowledgeType.ACCEPT
+        self.check()
+
+    def advance(self, by_ms: float) -> None:
+        self.now_ms += by_ms
+        self.machine.expire_locks(self.now_ms)
+        self.check()
+
+    def close_session(self, member: str) -> None:
+        self.machine.release_member(member)
+        pending = {offset for ranges in self.unconfirmed.values() for offset, _ in ranges}
+        for offset, record in self.records.items():
+            if record.holder == member and offset not in pending:
+                record.holder = None
+        self.check()
+
+    def delete_records(self, offset: int) -> None:
+        self.log_start = max(self.log_start, min(offset, self.end_offset))
+        self.batches = [each for each in self.batches if each.last_offset >= self.log_start]
+        self.machine.advance_log_start(self.log_start)
+        self.check()
+
+    def change_leader(self, *, is_applied: bool) -> None:
+        """Another leader continues with the durable state; a write under way may have been applied."""
+        if self.write is not None and is_applied:
+            self.coordinator.write(self.write)
+        self.write = None
+        self.unconfirmed.clear()
+        for record in self.records.values():
+            record.holder = None
+            record.count = 0  # deliveries may be lost
+        self.machine = SharePartitionMachine(
+            self.coordinator.read(), SETTINGS, self.log_start, self.end_offset, self.log_start
+        )
+        for offset, (state, count) in self.coordinator.records.items():
+            if self.machine.start_offset <= offset < self.end_offset:
+                run = _run_at(self.machine, offset)
+                assert (int(run.state), run.delivery_count) == (state, count)
+                self.records.setdefault(offset, Delivery()).count = count
+        self.check()
+
+    def drain(self) -> None:
+        """Every record is delivered in the end, unless it was accepted, rejected, deleted or tried too often."""
+        while self.write is not None or any(self.unconfirmed.values()):
+            self.begin_write()
+            self.end_write(succeeds=True)
+        for _ in range(len(self.records) * (SETTINGS.delivery_count_limit + 1)):
+            self.advance(LOCK_MS + 1)
+            for first, last, _ in self.fetch("last", 7, 2):
+                self.acknowledge("last", range(first, last + 1), AcknowledgeType.ACCEPT)
+            self.begin_write()
+            self.end_write(succeeds=True)
+        for offset, record in self.records.items():
+            assert record.is_accepted or record.may_be_gone or offset < self.log_start, f"record {offset} was skipped"
+        assert self.machine.start_offset == self.machine.end_offset >= max(self.end_offset, self.log_start)
+
+    def check(self) -> None:
+        """The runs cover the window without overlaps, are merged, and match the counts."""
+        machine = self.machine
+        position, previous = machine.start_offset, None
+        for run in machine.runs:
+            assert run.first_offset == position
+            assert run.last_offset >= run.first_offset
+            assert previous is None or not previous.is_like(run)
+            position, previous = run.last_offset + 1, run
+        assert position == machine.end_offset
+        for state in RecordState:
+            assert machine.count(state) == sum(len(run) for run in machine.runs if run.state is state)
+        unfinished = sum(len(run) for run in machine.runs if not run.is_finished)
+        assert unfinished <= SETTINGS.in_flight_max
+        assert not machine.runs or not machine.runs[0].is_finished
+
+
+def _run_at(machine: SharePartitionMachine, offset: int) -> Run:
+    return next(run for run in machine.runs if run.first_offset <= offset <= run.last_offset)
