@@ -12,6 +12,7 @@ from moldau.wire.data_records import (
     decode_group_record,
     decode_metadata_record,
     decode_metadata_record_and_version,
+    decode_share_state_record,
     decode_transaction_record,
     decode_versioned,
     encode_coordinator_key,
@@ -144,6 +145,36 @@ def test_transaction_record_is_read_with_its_key() -> None:
     record = (encode_coordinator_key(key), encode_versioned(value, 1))
     assert record[0] == b"\0\0\0\2tx"
     assert decode_transaction_record(*record) == (key, value)
+
+
+def test_share_group_records_have_kafkas_types() -> None:
+    names = {
+        10: "ShareGroupMemberMetadata",
+        11: "ShareGroupMetadata",
+        12: "ShareGroupTargetAssignmentMetadata",
+        13: "ShareGroupTargetAssignmentMember",
+        14: "ShareGroupCurrentMemberAssignment",
+        15: "ShareGroupStatePartitionMetadata",
+    }
+    for number, name in names.items():
+        key, value = getattr(messages, f"{name}Key"), getattr(messages, f"{name}Value")
+        encoded = encode_coordinator_key(key(group_id="g"))
+        assert encoded[:2] == number.to_bytes(2, "big")
+        assert decode_group_record(encoded, encode_versioned(value(), 0)) == (key(group_id="g"), value())
+
+
+def test_share_state_update_has_kafkas_layout() -> None:
+    key = messages.ShareUpdateKey(group_id="g", topic_id=TOPIC_ID, partition=3)
+    batch = messages.ShareUpdateValue.StateBatch(first_offset=4, last_offset=5, delivery_state=2, delivery_count=1)
+    value = messages.ShareUpdateValue(
+        snapshot_epoch=1, leader_epoch=2, start_offset=4, delivery_complete_count=2, state_batches=[batch]
+    )
+    record = encode_coordinator_key(key), encode_versioned(value, 0)
+    assert record[0] == b"\0\1" + b"\0\1g" + TOPIC_ID + b"\0\0\0\3"
+    plain = b"\0\0\0\1" + b"\0\0\0\2" + bytes(7) + b"\4"
+    encoded_batch = bytes(7) + b"\4" + bytes(7) + b"\5" + b"\2" + b"\0\1" + b"\0"
+    assert record[1] == b"\0\0" + plain + b"\2" + encoded_batch + b"\1\0\4\0\0\0\2"
+    assert decode_share_state_record(*record) == (key, value)
 
 
 @pytest.mark.parametrize(

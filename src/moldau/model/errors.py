@@ -321,6 +321,10 @@ class FencedLeaderEpoch(KafkaError):
     code = ErrorCode.FENCED_LEADER_EPOCH
 
 
+class FencedStateEpoch(KafkaError):
+    code = ErrorCode.FENCED_STATE_EPOCH
+
+
 class UnknownLeaderEpoch(KafkaError):
     code = ErrorCode.UNKNOWN_LEADER_EPOCH
 

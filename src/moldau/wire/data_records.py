@@ -17,7 +17,7 @@ METADATA_RECORDS: Final = {each.key: each for each in ENTRIES.values() if each.t
 _COORDINATOR_KEYS: Final = {
     (each.table, each.key): each
     for each in ENTRIES.values()
-    if each.table in ("group_records", "transaction_records") and each.name.endswith("Key")
+    if each.table in ("group_records", "share_state_records", "transaction_records") and each.name.endswith("Key")
 }
 
 
@@ -89,6 +89,11 @@ def decode_group_record(key: bytes | memoryview, value: bytes | memoryview | Non
 def decode_transaction_record(key: bytes | memoryview, value: bytes | memoryview | None) -> tuple[Any, Any]:
     """Decode key and value of a __transaction_state record; a tombstone's value is None."""
     return _decode_coordinator_record("transaction_records", memoryview(key), value)
+
+
+def decode_share_state_record(key: bytes | memoryview, value: bytes | memoryview | None) -> tuple[Any, Any]:
+    """Decode key and value of a __share_group_state record; a tombstone's value is None."""
+    return _decode_coordinator_record("share_state_records", memoryview(key), value)
 
 
 def _decode_coordinator_record(table: str, key: memoryview, value: bytes | memoryview | None) -> tuple[Any, Any]:

@@ -5717,6 +5717,40 @@ class ShareFetchResponse(Message):
         node_endpoints: Sequence[ShareFetchResponse.NodeEndpoint] = ...,
     ) -> None: ...
 
+class ShareGroupCurrentMemberAssignmentKey(Message):
+    group_id: str
+    member_id: str
+    def __init__(
+        self,
+        *,
+        group_id: str = ...,
+        member_id: str = ...,
+    ) -> None: ...
+
+class ShareGroupCurrentMemberAssignmentValue(Message):
+    class TopicPartitions(Message):
+        topic_id: bytes
+        partitions: Sequence[int]
+        def __init__(
+            self,
+            *,
+            topic_id: bytes = ...,
+            partitions: Sequence[int] = ...,
+        ) -> None: ...
+
+    member_epoch: int
+    previous_member_epoch: int
+    state: int
+    assigned_partitions: Sequence[ShareGroupCurrentMemberAssignmentValue.TopicPartitions]
+    def __init__(
+        self,
+        *,
+        member_epoch: int = ...,
+        previous_member_epoch: int = ...,
+        state: int = ...,
+        assigned_partitions: Sequence[ShareGroupCurrentMemberAssignmentValue.TopicPartitions] = ...,
+    ) -> None: ...
+
 class ShareGroupDescribeRequest(Message):
     group_ids: Sequence[str]
     include_authorized_operations: bool
@@ -5853,6 +5887,226 @@ class ShareGroupHeartbeatResponse(Message):
         member_epoch: int = ...,
         heartbeat_interval_ms: int = ...,
         assignment: ShareGroupHeartbeatResponse.Assignment | None = ...,
+    ) -> None: ...
+
+class ShareGroupMemberMetadataKey(Message):
+    group_id: str
+    member_id: str
+    def __init__(
+        self,
+        *,
+        group_id: str = ...,
+        member_id: str = ...,
+    ) -> None: ...
+
+class ShareGroupMemberMetadataValue(Message):
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    subscribed_topic_names: Sequence[str]
+    def __init__(
+        self,
+        *,
+        rack_id: str | None = ...,
+        client_id: str = ...,
+        client_host: str = ...,
+        subscribed_topic_names: Sequence[str] = ...,
+    ) -> None: ...
+
+class ShareGroupMetadataKey(Message):
+    group_id: str
+    def __init__(
+        self,
+        *,
+        group_id: str = ...,
+    ) -> None: ...
+
+class ShareGroupMetadataValue(Message):
+    epoch: int
+    metadata_hash: int
+    def __init__(
+        self,
+        *,
+        epoch: int = ...,
+        metadata_hash: int = ...,
+    ) -> None: ...
+
+class ShareGroupStatePartitionMetadataKey(Message):
+    group_id: str
+    def __init__(
+        self,
+        *,
+        group_id: str = ...,
+    ) -> None: ...
+
+class ShareGroupStatePartitionMetadataValue(Message):
+    class TopicPartitionsInfo(Message):
+        topic_id: bytes
+        topic_name: str
+        partitions: Sequence[int]
+        create_timestamp: int
+        def __init__(
+            self,
+            *,
+            topic_id: bytes = ...,
+            topic_name: str = ...,
+            partitions: Sequence[int] = ...,
+            create_timestamp: int = ...,
+        ) -> None: ...
+
+    class TopicInfo(Message):
+        topic_id: bytes
+        topic_name: str
+        def __init__(
+            self,
+            *,
+            topic_id: bytes = ...,
+            topic_name: str = ...,
+        ) -> None: ...
+
+    initializing_topics: Sequence[ShareGroupStatePartitionMetadataValue.TopicPartitionsInfo]
+    initialized_topics: Sequence[ShareGroupStatePartitionMetadataValue.TopicPartitionsInfo]
+    deleting_topics: Sequence[ShareGroupStatePartitionMetadataValue.TopicInfo]
+    def __init__(
+        self,
+        *,
+        initializing_topics: Sequence[ShareGroupStatePartitionMetadataValue.TopicPartitionsInfo] = ...,
+        initialized_topics: Sequence[ShareGroupStatePartitionMetadataValue.TopicPartitionsInfo] = ...,
+        deleting_topics: Sequence[ShareGroupStatePartitionMetadataValue.TopicInfo] = ...,
+    ) -> None: ...
+
+class ShareGroupTargetAssignmentMemberKey(Message):
+    group_id: str
+    member_id: str
+    def __init__(
+        self,
+        *,
+        group_id: str = ...,
+        member_id: str = ...,
+    ) -> None: ...
+
+class ShareGroupTargetAssignmentMemberValue(Message):
+    class TopicPartition(Message):
+        topic_id: bytes
+        partitions: Sequence[int]
+        def __init__(
+            self,
+            *,
+            topic_id: bytes = ...,
+            partitions: Sequence[int] = ...,
+        ) -> None: ...
+
+    topic_partitions: Sequence[ShareGroupTargetAssignmentMemberValue.TopicPartition]
+    def __init__(
+        self,
+        *,
+        topic_partitions: Sequence[ShareGroupTargetAssignmentMemberValue.TopicPartition] = ...,
+    ) -> None: ...
+
+class ShareGroupTargetAssignmentMetadataKey(Message):
+    group_id: str
+    def __init__(
+        self,
+        *,
+        group_id: str = ...,
+    ) -> None: ...
+
+class ShareGroupTargetAssignmentMetadataValue(Message):
+    assignment_epoch: int
+    def __init__(
+        self,
+        *,
+        assignment_epoch: int = ...,
+    ) -> None: ...
+
+class ShareSnapshotKey(Message):
+    group_id: str
+    topic_id: bytes
+    partition: int
+    def __init__(
+        self,
+        *,
+        group_id: str = ...,
+        topic_id: bytes = ...,
+        partition: int = ...,
+    ) -> None: ...
+
+class ShareSnapshotValue(Message):
+    class StateBatch(Message):
+        first_offset: int
+        last_offset: int
+        delivery_state: int
+        delivery_count: int
+        def __init__(
+            self,
+            *,
+            first_offset: int = ...,
+            last_offset: int = ...,
+            delivery_state: int = ...,
+            delivery_count: int = ...,
+        ) -> None: ...
+
+    snapshot_epoch: int
+    state_epoch: int
+    leader_epoch: int
+    start_offset: int
+    delivery_complete_count: int
+    create_timestamp: int
+    write_timestamp: int
+    state_batches: Sequence[ShareSnapshotValue.StateBatch]
+    def __init__(
+        self,
+        *,
+        snapshot_epoch: int = ...,
+        state_epoch: int = ...,
+        leader_epoch: int = ...,
+        start_offset: int = ...,
+        delivery_complete_count: int = ...,
+        create_timestamp: int = ...,
+        write_timestamp: int = ...,
+        state_batches: Sequence[ShareSnapshotValue.StateBatch] = ...,
+    ) -> None: ...
+
+class ShareUpdateKey(Message):
+    group_id: str
+    topic_id: bytes
+    partition: int
+    def __init__(
+        self,
+        *,
+        group_id: str = ...,
+        topic_id: bytes = ...,
+        partition: int = ...,
+    ) -> None: ...
+
+class ShareUpdateValue(Message):
+    class StateBatch(Message):
+        first_offset: int
+        last_offset: int
+        delivery_state: int
+        delivery_count: int
+        def __init__(
+            self,
+            *,
+            first_offset: int = ...,
+            last_offset: int = ...,
+            delivery_state: int = ...,
+            delivery_count: int = ...,
+        ) -> None: ...
+
+    snapshot_epoch: int
+    leader_epoch: int
+    start_offset: int
+    delivery_complete_count: int
+    state_batches: Sequence[ShareUpdateValue.StateBatch]
+    def __init__(
+        self,
+        *,
+        snapshot_epoch: int = ...,
+        leader_epoch: int = ...,
+        start_offset: int = ...,
+        delivery_complete_count: int = ...,
+        state_batches: Sequence[ShareUpdateValue.StateBatch] = ...,
     ) -> None: ...
 
 class SnapshotFooterRecord(Message):
