@@ -9,6 +9,7 @@ from moldau.broker.configs.declarations import BROKER_SETTINGS, GROUP_SETTINGS, 
 from moldau.broker.configs.resolution import Texts, acceptable, effective_log_settings
 from moldau.broker.configs.topic_defaults import TOPIC_FIELDS
 from moldau.machines.groups.consumer.settings import check_heartbeat_config
+from moldau.machines.groups.share.settings import check_share_group_config
 from moldau.machines.metadata.image import Resource, ResourceType
 from moldau.model.errors import InvalidConfig, InvalidRequest
 from moldau.model.settings import Kind, Scope, Setting, parse_fields
@@ -64,6 +65,7 @@ def check_group_settings(texts: Texts, settings: BrokerSettings, changed: Set[st
             raise InvalidConfig(unknown("group", name, GROUP_SETTINGS))
         GROUP_SETTINGS[name].parse(texts[name])
     check_heartbeat_config(settings, texts, changed)
+    check_share_group_config(settings, texts, changed)
 
 
 class ConfigValidator:

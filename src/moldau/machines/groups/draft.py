@@ -21,7 +21,7 @@ class Caller(NamedTuple):
 class Draft:
     """Contents of a decision, with the time and settings it is based on."""
 
-    __slots__ = ("now", "records", "responses", "settings", "timers")
+    __slots__ = ("effects", "now", "records", "responses", "settings", "timers")
 
     def __init__(self, now: Now, settings: GroupSettings) -> None:
         self.now = now
@@ -29,6 +29,7 @@ class Draft:
         self.records: list[Record] = []
         self.responses: dict[Ticket, Any] = {}
         self.timers: list[SetTimer | CancelTimer] = []
+        self.effects: list[object] = []
 
     def respond(self, ticket: Ticket | None, respond: Any) -> None:
         """Respond to a waiting request, if there is one, with this decision."""
@@ -42,4 +43,4 @@ class Draft:
         self.timers.append(CancelTimer(event))
 
     def decision(self) -> Decision[Record, Any]:
-        return Decision(self.records, self.responses, self.timers)
+        return Decision(self.records, self.responses, self.timers, self.effects)

@@ -1,6 +1,6 @@
 """Groups machine: the groups of a shard (a partition of `__consumer_offsets`). Only records change its state."""
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from typing import Final
 
 from moldau.machines.decision import REQUESTER, Decision, Ticket, respond
@@ -14,9 +14,12 @@ from moldau.machines.groups.group import Group
 from moldau.machines.groups.offset_cleanup import OffsetCleanup
 from moldau.machines.groups.records import Record, TransactionEnded
 from moldau.machines.groups.settings import JOIN_BYTES_MAX, GroupSettings
+from moldau.machines.groups.share import offsets as share_offsets
+from moldau.machines.groups.share.groups import ShareGroups
 from moldau.machines.groups.state import GroupsState
 from moldau.machines.metadata.image import MetadataImage
 from moldau.model.errors import ErrorCode, GroupIdNotFound, InvalidGroupId, KafkaError
+from moldau.model.ids import TopicId
 from moldau.wire import messages
 
 BATCH_LEAVE_VERSION: Final = 3
@@ -52,6 +55,7 @@ class GroupsMachine:
         self.state = GroupsState()
         self._classic = ClassicGroups(self.state)
         self._consumer = ConsumerGroups(self.state, self._classic, image, matcher or NoRegexes())
+        self._share = ShareGroups(self.state, self._is_not_share, image)
         self._offset_cleanup = OffsetCleanup(self.state, self.group, self.group_ids, newest_image)
         self._image = image
         self._newest_image = newest_image
@@ -61,8 +65,11 @@ class GroupsMachine:
         self.state.apply(record)
 
     def group(self, group_id: str) -> Group | None:
-        """Return the group of either protocol, or None."""
-        return self._consumer.group(group_id) or self._classic.group(group_id)
+        """Return the group of any type, or None."""
+        return self._consumer.group(group_id) or self._share.group(group_id) or self._classic.group(group_id)
+
+    def _is_not_share(self, group_id: str) -> bool:
+        return group_id in self.state.consumer or self._classic.group(group_id) is not None
 
     # Members of consumer groups
 
@@ -92,6 +99,79 @@ class GroupsMachine:
         """Extend the session of a member without changes; None if there is more to decide."""
         return self._consumer.try_keepalive(request, caller, now_ms, self.settings)
 
+    # Members of share groups
+
+    def decide_share_heartbeat(
+        self, request: messages.ShareGroupHeartbeatRequest, caller: Caller, *, now: Now
+    ) -> Decision[Record, messages.ShareGroupHeartbeatResponse]:
+        """Raises the error to return. The effects of the decision are requests to the share coordinator."""
+        decision = self.decide_share_keepalive(request, caller, now.ms)
+        if decision is not None:
+            return decision
+        draft = self._draft(now)
+        draft.respond(REQUESTER, self._share.handle_heartbeat(draft, request, caller))
+        return draft.decision()
+
+    def decide_share_keepalive(
+        self, request: messages.ShareGroupHeartbeatRequest, caller: Caller, now_ms: float
+    ) -> Decision[Record, messages.ShareGroupHeartbeatResponse] | None:
+        """Extend the session of a member without changes; None if there is more to decide."""
+        return self._share.try_keepalive(request, caller, now_ms, self.settings)
+
+    def decide_states_initialized(
+        self, group_id: str, partitions: Mapping[TopicId, Set[int]], *, now: Now
+    ) -> Decision[Record, None]:
+        """The share coordinator has created the states of these share partitions: they may be assigned."""
+        draft = self._draft(now)
+        self._share.states_initialized(draft, group_id, partitions)
+        draft.respond(REQUESTER, None)
+        return draft.decision()
+
+    def share_states(self, group_id: str) -> share_offsets.States:
+        """Return the share partitions of a group that have a state; raises if there is no such group."""
+        return share_offsets.initialized(self._share.existing(group_id))
+
+    def decide_alter_share_offsets(
+        self, group_id: str, partitions: Mapping[TopicId, Set[int]], *, now: Now
+    ) -> Decision[Record, int]:
+        """Prepare new start offsets for these share partitions; the response is the state epoch to write them with.
+
+        Raises if the group has members.
+        """
+        draft = self._draft(now)
+        group = self._share.existing(group_id)
+        draft.respond(REQUESTER, share_offsets.alter(draft, group, partitions, self._image()))
+        return draft.decision()
+
+    def decide_begin_share_deletion(
+        self, group_id: str, topic_ids: Sequence[TopicId] | None, *, now: Now
+    ) -> Decision[Record, share_offsets.States]:
+        """Mark the states of these topics, or of all, as deleting; the response are the states to delete.
+
+        Raises if the group has members.
+        """
+        draft = self._draft(now)
+        group = self._share.existing(group_id)
+        draft.respond(REQUESTER, share_offsets.begin_deletion(draft, group, topic_ids, self._image()))
+        return draft.decision()
+
+    def decide_share_states_deleted(
+        self, group_id: str, topic_ids: Sequence[TopicId], *, now: Now
+    ) -> Decision[Record, None]:
+        """The share coordinator has deleted the states of these topics."""
+        draft = self._draft(now)
+        group = self.state.share.get(group_id)
+        if group is not None:
+            share_offsets.complete_deletion(draft, group, topic_ids)
+        draft.respond(REQUESTER, None)
+        return draft.decision()
+
+    def describe_share_groups(
+        self, group_ids: Sequence[str]
+    ) -> list[messages.ShareGroupDescribeResponse.DescribedGroup]:
+        """Describe share groups with their members; each has its own error."""
+        return self._share.describe(group_ids)
+
     # Members of classic groups
 
     def decide_join(
@@ -112,6 +192,8 @@ class GroupsMachine:
             return ErrorCode.INVALID_GROUP_ID
         if not shortest_ms <= request.session_timeout_ms <= longest_ms:
             return ErrorCode.INVALID_SESSION_TIMEOUT
+        if request.group_id in self.state.share:
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if sum(len(each.metadata) for each in request.protocols) > JOIN_BYTES_MAX:
             return ErrorCode.UNKNOWN_SERVER_ERROR
         return ErrorCode.NONE
@@ -208,12 +290,14 @@ class GroupsMachine:
         return draft.decision()
 
     def decide_topics_deleted(self, topics: Sequence[DeletedTopic], *, now: Now) -> Decision[Record, bool]:
-        """Delete the offsets of deleted topics, a bounded number at a time.
+        """Delete the offsets of deleted topics, a bounded number at a time; share groups forget the topics.
 
         Returns whether none are left; otherwise call it again.
         """
         draft = self._draft(now)
-        draft.respond(REQUESTER, self._offset_cleanup.delete_topics(draft, topics))
+        are_offsets_deleted = self._offset_cleanup.delete_topics(draft, topics)
+        are_states_forgotten = self._share.topics_deleted(draft, {each.topic_id for each in topics})
+        draft.respond(REQUESTER, are_offsets_deleted and are_states_forgotten)
         return draft.decision()
 
     def decide_metadata_loaded(self, *, now: Now) -> Decision[Record, None]:
@@ -234,7 +318,7 @@ class GroupsMachine:
 
     def describe_group(self, group_id: str, *, api_version: int) -> messages.DescribeGroupsResponse.DescribedGroup:
         """Describe a classic group with its members; any other is returned as Dead."""
-        is_other_type = group_id in self.state.consumer
+        is_other_type = group_id in self.state.consumer or group_id in self.state.share
         return admin.describe_group(
             group_id, None if is_other_type else self._classic.group(group_id), api_version, is_other_type=is_other_type
         )
@@ -268,12 +352,15 @@ class GroupsMachine:
         offsets.delete_all(draft, self.state, group_id)
         draft.records += group.tombstones()
         self._classic.dissolve(draft, group_id)
+        self._share.discard(draft, group_id)
         return ErrorCode.NONE
 
     def group_ids(self) -> Iterator[str]:
         """Yield every group of the shard once."""
         yield from self._consumer.group_ids()
-        yield from (group_id for group_id in self._classic.group_ids() if group_id not in self.state.consumer)
+        yield from self._share.group_ids()
+        modern = self.state.consumer.keys() | self.state.share.keys()
+        yield from (group_id for group_id in self._classic.group_ids() if group_id not in modern)
 
     def _get_group(self, group_id: str) -> Group:
         if not group_id:
@@ -289,12 +376,13 @@ class GroupsMachine:
         draft = self._draft_at(now_ms)
         self._classic.elected(draft)
         self._consumer.elected(draft)
+        self._share.elected(draft)
         self._offset_cleanup.elected(draft)
         return draft.decision()
 
     def decide_timed_out(self, event: Hashable, now_ms: float) -> Decision[Record, None]:
         draft = self._draft_at(now_ms)
-        parts = (self._classic, self._consumer, self._offset_cleanup)
+        parts = (self._classic, self._consumer, self._share, self._offset_cleanup)
         if not any(part.timed_out(draft, event) for part in parts):
             raise AssertionError(f"unknown timer {event}")
         return draft.decision()

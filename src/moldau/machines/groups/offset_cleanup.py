@@ -15,7 +15,7 @@ from typing import Final
 
 from moldau.machines.groups.deleted_topics import DeletedTopic, is_deleted
 from moldau.machines.groups.draft import Draft
-from moldau.machines.groups.group import Group
+from moldau.machines.groups.group import Group, GroupType
 from moldau.machines.groups.offsets import expired
 from moldau.machines.groups.pending_offsets import OffsetKey
 from moldau.machines.groups.records import offset_record
@@ -153,7 +153,8 @@ class OffsetCleanup:
         due = expired(offsets, group, draft.settings.offsets_retention_minutes * MINUTE_MS, draft.now.wall_ms)
         found = list(islice(due, limit))
         draft.records += [offset_record(group_id, topic, index, None) for topic, index in found]
-        if len(found) == count and group.is_empty:
+        # A share group is kept until it is deleted: its start offsets are at the share coordinator.
+        if len(found) == count and group.is_empty and group.group_type is not GroupType.SHARE:
             draft.records += group.tombstones()
         if len(found) < limit:
             self._groups_to_expire.popleft()

@@ -16,6 +16,12 @@ Key = (
     | messages.GroupMetadataKey
     | messages.LegacyOffsetCommitKey
     | messages.OffsetCommitKey
+    | messages.ShareGroupCurrentMemberAssignmentKey
+    | messages.ShareGroupMemberMetadataKey
+    | messages.ShareGroupMetadataKey
+    | messages.ShareGroupStatePartitionMetadataKey
+    | messages.ShareGroupTargetAssignmentMemberKey
+    | messages.ShareGroupTargetAssignmentMetadataKey
 )
 Value = (
     messages.ConsumerGroupCurrentMemberAssignmentValue
@@ -27,6 +33,12 @@ Value = (
     | messages.ConsumerGroupTargetAssignmentMetadataValue
     | messages.GroupMetadataValue
     | messages.OffsetCommitValue
+    | messages.ShareGroupCurrentMemberAssignmentValue
+    | messages.ShareGroupMemberMetadataValue
+    | messages.ShareGroupMetadataValue
+    | messages.ShareGroupStatePartitionMetadataValue
+    | messages.ShareGroupTargetAssignmentMemberValue
+    | messages.ShareGroupTargetAssignmentMetadataValue
 )
 KeyedRecord = tuple[Key, Value | None]
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from moldau.machines.groups.consumer.settings import ConsumerGroupSettings
+from moldau.machines.groups.share.settings import ShareGroupSettings
 from moldau.model.settings import INT_MAX, Kind, setting
 from moldau.model.units import MINUTE_MS, SECOND_MS, KiB, MiB
 
@@ -24,7 +25,7 @@ OFFSETS_PER_CLEANUP_STEP: Final = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupSettings(ConsumerGroupSettings):
+class GroupSettings(ConsumerGroupSettings, ShareGroupSettings):
     """Session timeouts, group sizes and offset retention."""
 
     group_initial_rebalance_delay_ms: int = setting(

@@ -8,6 +8,9 @@ from moldau.machines.groups.consumer.replay import APPLY as APPLY_CONSUMER
 from moldau.machines.groups.consumer.replay import apply_consumer_record
 from moldau.machines.groups.pending_offsets import PendingOffsets
 from moldau.machines.groups.records import PendingOffset, Record, TransactionEnded
+from moldau.machines.groups.share.group import ShareGroup
+from moldau.machines.groups.share.replay import APPLY as APPLY_SHARE
+from moldau.machines.groups.share.replay import apply_share_record
 from moldau.wire import messages
 
 Partitions = dict[int, messages.OffsetCommitValue]
@@ -20,11 +23,12 @@ Offsets = dict[str, Partitions]
 class GroupsState:
     """Groups and their offsets. Values are messages of the log and immutable once applied."""
 
-    __slots__ = ("classic", "consumer", "offsets", "pending")
+    __slots__ = ("classic", "consumer", "offsets", "pending", "share")
 
     def __init__(self) -> None:
         self.classic: dict[str, messages.GroupMetadataValue] = {}
         self.consumer: dict[str, ConsumerGroup] = {}
+        self.share: dict[str, ShareGroup] = {}
         self.offsets: dict[str, Offsets] = {}
         self.pending = PendingOffsets()
 
@@ -93,10 +97,14 @@ class GroupsState:
     def _apply_consumer(self, key: Any, value: Any) -> None:
         apply_consumer_record(self.consumer, (key, value))
 
+    def _apply_share(self, key: Any, value: Any) -> None:
+        apply_share_record(self.share, (key, value))
+
 
 _APPLY: Final[dict[type, Callable[[GroupsState, Any, Any], None]]] = {
     messages.GroupMetadataKey: GroupsState._apply_group,
     messages.LegacyOffsetCommitKey: GroupsState._apply_offset,
     messages.OffsetCommitKey: GroupsState._apply_offset,
     **dict.fromkeys(APPLY_CONSUMER, GroupsState._apply_consumer),
+    **dict.fromkeys(APPLY_SHARE, GroupsState._apply_share),
 }

@@ -12,7 +12,7 @@ from moldau.model.kafka_settings.row import (
     row,
 )
 from moldau.model.settings import INT_MAX, Setting
-from moldau.model.units import HOUR_MS, MINUTE_MS, SECOND_MS, KiB, MiB
+from moldau.model.units import MINUTE_MS, SECOND_MS, KiB, MiB
 
 
 def _assignment_intervals(prefix: str) -> tuple[Setting, ...]:
@@ -127,93 +127,11 @@ TRANSACTIONS: Final = (
 
 SHARE_GROUPS: Final = (
     *_assignment_intervals("group.share"),
-    *_timeouts("group.share", "share member"),
-    row(
-        "group.share.min.delivery.count.limit",
-        INT,
-        2,
-        "Minimum delivery count limit a group may set.",
-        at_least=2,
-        at_most=5,
-    ),
-    row(
-        "group.share.max.delivery.count.limit",
-        INT,
-        10,
-        "Maximum delivery count limit a group may set.",
-        at_least=5,
-        at_most=25,
-    ),
-    row(
-        "group.share.min.partition.max.record.locks",
-        INT,
-        100,
-        "Minimum number of record locks a group may set.",
-        at_least=100,
-        at_most=2000,
-    ),
-    row(
-        "group.share.max.partition.max.record.locks",
-        INT,
-        4000,
-        "Maximum number of record locks a group may set.",
-        at_least=2000,
-        at_most=10_000,
-    ),
     _kept_buffer("share.coordinator.cached.buffer.max.bytes"),
     row("group.share.enable", BOOLEAN, False, "Enable share groups.", is_internal=True),
     row("group.share.assignors", LIST, ("simple",), "Assignors of share groups."),
-    row(
-        "group.share.delivery.count.limit",
-        INT,
-        5,
-        "Maximum number of delivery attempts of a record.",
-        at_least=2,
-        at_most=10,
-    ),
-    row(
-        "group.share.initialize.retry.interval.ms",
-        INT,
-        30 * SECOND_MS,
-        "Backoff before a share partition is initialised again.",
-        at_least=1,
-        is_internal=True,
-    ),
     row("group.share.max.groups", SHORT, 10, "Maximum number of share groups.", at_least=1, at_most=100),
-    row("group.share.max.size", INT, 200, "Maximum number of members of a share group.", at_least=1, at_most=1000),
     row("group.share.max.share.sessions", INT, 2000, "Maximum number of share sessions per broker.", at_least=1),
-    row(
-        "group.share.record.lock.duration.ms",
-        INT,
-        30 * SECOND_MS,
-        "Duration of a record lock.",
-        at_least=SECOND_MS,
-        at_most=HOUR_MS,
-    ),
-    row(
-        "group.share.min.record.lock.duration.ms",
-        INT,
-        15 * SECOND_MS,
-        "The shortest such time a group may set.",
-        at_least=SECOND_MS,
-        at_most=30 * SECOND_MS,
-    ),
-    row(
-        "group.share.max.record.lock.duration.ms",
-        INT,
-        MINUTE_MS,
-        "The longest such time a group may set.",
-        at_least=30 * SECOND_MS,
-        at_most=HOUR_MS,
-    ),
-    row(
-        "group.share.partition.max.record.locks",
-        INT,
-        2000,
-        "Maximum number of locked records per partition.",
-        at_least=100,
-        at_most=10_000,
-    ),
     row(
         "group.share.persister.class.name",
         STRING,

@@ -161,8 +161,8 @@ class ConsumerGroups:
         if group is not None:
             return group, ()
         classic = self._classic.group(group_id)
-        if request.member_epoch != JOINING_EPOCH:
-            is_other_type = classic is not None and group_id in self._classic_ids()
+        if request.member_epoch != JOINING_EPOCH or group_id in self._state.share:
+            is_other_type = group_id in self._other_ids()
             message = (
                 f"Group {group_id} is not a consumer group."
                 if is_other_type
@@ -176,8 +176,8 @@ class ConsumerGroups:
         migration.check_upgrade(classic, draft.settings)
         return migration.upgrade_group(classic, draft, image)
 
-    def _classic_ids(self) -> set[str]:
-        return self._state.classic.keys() | self._classic.live.keys()
+    def _other_ids(self) -> set[str]:
+        return self._state.classic.keys() | self._classic.live.keys() | self._state.share.keys()
 
     def _replace_classic(self, draft: Draft, group: ConsumerGroup, soft: SoftState) -> None:
         """Replace a classic or missing group: waiting classic requests fail and must rejoin."""
@@ -216,7 +216,7 @@ class ConsumerGroups:
         group = self._state.consumer.get(group_id)
         if group is not None:
             return group
-        is_other_type = group_id in self._classic_ids()
+        is_other_type = group_id in self._other_ids()
         raise GroupIdNotFound(
             f"Group {group_id} is not a consumer group." if is_other_type else f"Group {group_id} not found."
         )
@@ -398,7 +398,7 @@ class ConsumerGroups:
 
     def describe(self, group_ids: Iterable[str], settings: ConsumerGroupSettings) -> list[description.Described]:
         image = self._image()
-        others = self._classic_ids()
+        others = self._other_ids()
         return [
             description.describe_group(self._state.consumer[group_id], image, settings.group_consumer_assignors)
             if group_id in self._state.consumer

@@ -1,0 +1,288 @@
+"""Settings of share groups by Kafka's names, and the configs of a single group."""
+
+import re
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from moldau.model.errors import InvalidConfig
+from moldau.model.settings import Kind, setting
+from moldau.model.units import HOUR_MS, MINUTE_MS, SECOND_MS
+
+SESSION_TIMEOUT: Final = "share.session.timeout.ms"
+HEARTBEAT_INTERVAL: Final = "share.heartbeat.interval.ms"
+RECORD_LOCK_DURATION: Final = "share.record.lock.duration.ms"
+DELIVERY_COUNT_LIMIT: Final = "share.delivery.count.limit"
+PARTITION_MAX_RECORD_LOCKS: Final = "share.partition.max.record.locks"
+AUTO_OFFSET_RESET: Final = "share.auto.offset.reset"
+ISOLATION_LEVEL: Final = "share.isolation.level"
+RENEW_ACKNOWLEDGE: Final = "share.renew.acknowledge.enable"
+
+_DURATION: Final = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
+_DAY_MS: Final = 24 * HOUR_MS
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareGroupSettings:
+    """Session timeouts, heartbeat intervals and group sizes, and the bounds of the configs of a single group."""
+
+    group_share_session_timeout_ms: int = setting(
+        "group.share.session.timeout.ms",
+        45 * SECOND_MS,
+        kind=Kind.INT,
+        at_least=1,
+        has_effect=False,
+        doc="Session timeout of a share member.",
+    )
+    group_share_min_session_timeout_ms: int = setting(
+        "group.share.min.session.timeout.ms",
+        45 * SECOND_MS,
+        kind=Kind.INT,
+        at_least=1,
+        has_effect=False,
+        doc="The shortest such time a group may set.",
+    )
+    group_share_max_session_timeout_ms: int = setting(
+        "group.share.max.session.timeout.ms",
+        MINUTE_MS,
+        kind=Kind.INT,
+        at_least=1,
+        has_effect=False,
+        doc="The longest such time a group may set.",
+    )
+    group_share_heartbeat_interval_ms: int = setting(
+        "group.share.heartbeat.interval.ms",
+        5 * SECOND_MS,
+        kind=Kind.INT,
+        at_least=1,
+        has_effect=False,
+        doc="Heartbeat interval of a share member.",
+    )
+    group_share_min_heartbeat_interval_ms: int = setting(
+        "group.share.min.heartbeat.interval.ms",
+        5 * SECOND_MS,
+        kind=Kind.INT,
+        at_least=1,
+        has_effect=False,
+        doc="Minimum heartbeat interval a group may set.",
+    )
+    group_share_max_heartbeat_interval_ms: int = setting(
+        "group.share.max.heartbeat.interval.ms",
+        15 * SECOND_MS,
+        kind=Kind.INT,
+        at_least=1,
+        has_effect=False,
+        doc="Maximum heartbeat interval a group may set.",
+    )
+    group_share_max_size: int = setting(
+        "group.share.max.size",
+        200,
+        kind=Kind.INT,
+        at_least=1,
+        at_most=1000,
+        has_effect=False,
+        doc="Maximum number of members of a share group.",
+    )
+    group_share_initialize_retry_interval_ms: int = setting(
+        "group.share.initialize.retry.interval.ms",
+        30 * SECOND_MS,
+        kind=Kind.INT,
+        at_least=1,
+        is_internal=True,
+        has_effect=False,
+        doc="Backoff before a share partition is initialised again.",
+    )
+    group_share_record_lock_duration_ms: int = setting(
+        "group.share.record.lock.duration.ms",
+        30 * SECOND_MS,
+        kind=Kind.INT,
+        at_least=SECOND_MS,
+        at_most=HOUR_MS,
+        has_effect=False,
+        doc="Duration of a record lock.",
+    )
+    group_share_min_record_lock_duration_ms: int = setting(
+        "group.share.min.record.lock.duration.ms",
+        15 * SECOND_MS,
+        kind=Kind.INT,
+        at_least=SECOND_MS,
+        at_most=30 * SECOND_MS,
+        has_effect=False,
+        doc="The shortest such time a group may set.",
+    )
+    group_share_max_record_lock_duration_ms: int = setting(
+        "group.share.max.record.lock.duration.ms",
+        MINUTE_MS,
+        kind=Kind.INT,
+        at_least=30 * SECOND_MS,
+        at_most=HOUR_MS,
+        has_effect=False,
+        doc="The longest such time a group may set.",
+    )
+    group_share_delivery_count_limit: int = setting(
+        "group.share.delivery.count.limit",
+        5,
+        kind=Kind.INT,
+        at_least=2,
+        at_most=10,
+        has_effect=False,
+        doc="Maximum number of delivery attempts of a record.",
+    )
+    group_share_min_delivery_count_limit: int = setting(
+        "group.share.min.delivery.count.limit",
+        2,
+        kind=Kind.INT,
+        at_least=2,
+        at_most=5,
+        has_effect=False,
+        doc="Minimum delivery count limit a group may set.",
+    )
+    group_share_max_delivery_count_limit: int = setting(
+        "group.share.max.delivery.count.limit",
+        10,
+        kind=Kind.INT,
+        at_least=5,
+        at_most=25,
+        has_effect=False,
+        doc="Maximum delivery count limit a group may set.",
+    )
+    group_share_partition_max_record_locks: int = setting(
+        "group.share.partition.max.record.locks",
+        2000,
+        kind=Kind.INT,
+        at_least=100,
+        at_most=10_000,
+        has_effect=False,
+        doc="Maximum number of locked records per partition.",
+    )
+    group_share_min_partition_max_record_locks: int = setting(
+        "group.share.min.partition.max.record.locks",
+        100,
+        kind=Kind.INT,
+        at_least=100,
+        at_most=2000,
+        has_effect=False,
+        doc="Minimum number of record locks a group may set.",
+    )
+    group_share_max_partition_max_record_locks: int = setting(
+        "group.share.max.partition.max.record.locks",
+        4000,
+        kind=Kind.INT,
+        at_least=2000,
+        at_most=10_000,
+        has_effect=False,
+        doc="Maximum number of record locks a group may set.",
+    )
+
+
+class OffsetReset(NamedTuple):
+    """Where a share partition without state starts: `latest`, `earliest`, or `by_duration` before now."""
+
+    strategy: str = "latest"
+    duration_ms: int = 0
+
+
+class ShareGroupConfig(NamedTuple):
+    """The configs of a share group, within the broker's bounds."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    record_lock_duration_ms: int
+    delivery_count_limit: int
+    partition_max_record_locks: int
+    offset_reset: OffsetReset = OffsetReset()
+    is_read_committed: bool = False
+    is_renewal_enabled: bool = True
+
+
+class _Bounds(NamedTuple):
+    """A group config with the broker's default and bounds."""
+
+    name: str
+    default: int
+    least: int
+    most: int
+
+    def value(self, configs: Mapping[str, str]) -> int:
+        """Limit a value: configs are validated when they are set, but the bounds may have changed since."""
+        text = configs.get(self.name)
+        return self.default if text is None else min(max(int(text), self.least), self.most)
+
+
+def _bounds(settings: ShareGroupSettings) -> tuple[_Bounds, ...]:
+    """In the order of the fields of `ShareGroupConfig`."""
+    return (
+        _Bounds(
+            SESSION_TIMEOUT,
+            settings.group_share_session_timeout_ms,
+            settings.group_share_min_session_timeout_ms,
+            settings.group_share_max_session_timeout_ms,
+        ),
+        _Bounds(
+            HEARTBEAT_INTERVAL,
+            settings.group_share_heartbeat_interval_ms,
+            settings.group_share_min_heartbeat_interval_ms,
+            settings.group_share_max_heartbeat_interval_ms,
+        ),
+        _Bounds(
+            RECORD_LOCK_DURATION,
+            settings.group_share_record_lock_duration_ms,
+            settings.group_share_min_record_lock_duration_ms,
+            settings.group_share_max_record_lock_duration_ms,
+        ),
+        _Bounds(
+            DELIVERY_COUNT_LIMIT,
+            settings.group_share_delivery_count_limit,
+            settings.group_share_min_delivery_count_limit,
+            settings.group_share_max_delivery_count_limit,
+        ),
+        _Bounds(
+            PARTITION_MAX_RECORD_LOCKS,
+            settings.group_share_partition_max_record_locks,
+            settings.group_share_min_partition_max_record_locks,
+            settings.group_share_max_partition_max_record_locks,
+        ),
+    )
+
+
+def share_group_config(settings: ShareGroupSettings, configs: Mapping[str, str]) -> ShareGroupConfig:
+    """Return the configs of a group, limited to the broker's bounds."""
+    session_timeout_ms, heartbeat_interval_ms, lock_ms, delivery_count_limit, record_locks = (
+        each.value(configs) for each in _bounds(settings)
+    )
+    return ShareGroupConfig(
+        session_timeout_ms,
+        heartbeat_interval_ms,
+        lock_ms,
+        delivery_count_limit,
+        record_locks,
+        offset_reset=parse_offset_reset(configs.get(AUTO_OFFSET_RESET, "latest")),
+        is_read_committed=configs.get(ISOLATION_LEVEL) == "read_committed",
+        is_renewal_enabled=configs.get(RENEW_ACKNOWLEDGE, "true").lower() == "true",
+    )
+
+
+def check_share_group_config(settings: ShareGroupSettings, configs: Mapping[str, str], changed: Set[str]) -> None:
+    """Reject group configs outside the broker's bounds instead of limiting them silently."""
+    news = [each for each in _bounds(settings) if each.name in changed and each.name in configs]
+    for name, _, least, most in news:
+        if not least <= int(configs[name]) <= most:
+            kind = name.removeprefix("share.")
+            raise InvalidConfig(
+                f"Invalid value {configs[name]} for configuration {name}: it must be from {least} to {most} "
+                f"(group.share.min.{kind}, group.share.max.{kind})."
+            )
+    found = share_group_config(settings, configs)
+    if news and found.session_timeout_ms <= found.heartbeat_interval_ms:
+        raise InvalidConfig(f"{SESSION_TIMEOUT} must be greater than {HEARTBEAT_INTERVAL}.")
+
+
+def parse_offset_reset(text: str) -> OffsetReset:
+    """Parse a valid `share.auto.offset.reset`: latest, earliest, or by_duration: with an ISO 8601 duration."""
+    strategy, _, duration = text.partition(":")
+    found = _DURATION.fullmatch(duration)
+    if strategy != "by_duration" or found is None:
+        return OffsetReset(strategy)
+    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    ms = days * _DAY_MS + hours * HOUR_MS + minutes * MINUTE_MS + seconds * SECOND_MS
+    return OffsetReset(strategy, round(ms))
