@@ -211,7 +211,8 @@ def metrics() -> str:
     return page(
         "Metrics",
         "Served for Prometheus at `http://localhost:9404/metrics`; the setting `moldau.metrics.listener` moves it. "
-        "Beside these there are the usual metrics of a process, whose names begin with `process_`.",
+        "Beside these there are the usual metrics of a process, whose names begin with `process_`, and "
+        "[metrics that clients push](../operations.md#metrics-of-clients), whose names begin with `kafka_client_`.",
         table(["metric", "kind", "labels", "what it says"], rows),
     )
 

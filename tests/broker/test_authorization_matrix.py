@@ -47,7 +47,7 @@ IMPLIED_BY = {
     Operation.DESCRIBE: {Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER},
     Operation.DESCRIBE_CONFIGS: {Operation.ALTER_CONFIGS},
 }
-MANY_CONFIGS = {2: "t", 4: "1", 32: "g"}
+MANY_CONFIGS = {2: "t", 4: "1", 8: "1", 16: "m", 32: "g"}
 
 
 class ChosenAcls(StandardAuthorizer):
@@ -120,7 +120,7 @@ def case(api: str, version: int, *when: str, address: Address = BROKER, request:
 
 
 def configs(message: Any, resource: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
-    for when, kind in ((rules.OF_TOPIC, 2), (rules.OF_BROKER, 4), (rules.OF_GROUP, 32)):
+    for when, kind in ((rules.OF_TOPIC, 2), *((rules.OF_BROKER, each) for each in (4, 8, 16)), (rules.OF_GROUP, 32)):
         named = resource(resource_type=kind, resource_name=MANY_CONFIGS[kind])
         yield when, lambda named=named: message(resources=[named])  # type: ignore[misc]
 

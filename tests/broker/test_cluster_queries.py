@@ -199,8 +199,12 @@ def test_config_resources_are_listed_by_type() -> None:
 
         assert await listed(0) == []
         assert await listed(1, 32) == [(32, "g")]
-        assert await listed(1, 8, 16) == []
-        assert await listed(1) == [(2, "t"), (2, "u"), (4, "1"), (32, "g")]
+        assert await listed(1, 8, 16) == [(8, "1")]
+        change = alter.AlterableConfig(name="metrics", config_operation=0, value="*")
+        subscription = alter.AlterConfigsResource(resource_type=16, resource_name="all", configs=[change])
+        assert (await talker.ask(1, alter(resources=[subscription]))).responses[0].error_code == 0
+        assert await listed(0) == [(16, "all")]
+        assert await listed(1) == [(2, "t"), (2, "u"), (4, "1"), (8, "1"), (16, "all"), (32, "g")]
         refused = await talker.ask(1, m.ListConfigResourcesRequest(resource_types=[2, 3]))
         assert refused.error_code == ErrorCode.UNSUPPORTED_VERSION
         assert not refused.config_resources

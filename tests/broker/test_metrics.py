@@ -17,7 +17,7 @@ from moldau.node.ports.process import process_lines
 
 pytestmark = pytest.mark.proves("O1")
 
-SAMPLE = re.compile(r'^[a-z_]+(\{([a-z]+="[^"]*",?)*\})? -?[0-9.e+-]+$')
+SAMPLE = re.compile(r'^[a-z0-9_]+(\{([a-z_]+="[^"]*",?)*\})? -?[0-9.e+-]+$')
 
 
 def samples(page: str) -> dict[str, float]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import re2
 
-from moldau.broker.groups.patterns import (
+from moldau.broker.runtime.patterns import (
     PATTERN_BYTES_MAX,
     REPEATED_ATOMS_MAX,
     InvalidPattern,

@@ -128,7 +128,7 @@ def test_group_interval_bounds_come_from_the_node() -> None:
 
 def test_other_resources_have_no_configs() -> None:
     with pytest.raises(InvalidRequest):
-        _check(Resource(ResourceType.CLIENT_METRICS, "m"), {})
+        _check(Resource(ResourceType.BROKER_LOGGER, "1"), {})
 
 
 def test_list_append_starts_from_the_effective_value() -> None:

@@ -42,6 +42,7 @@ from moldau.broker.runtime.loop_stalls import LoopStalls
 from moldau.broker.runtime.meters import AuthenticationMeter, TrafficMeter
 from moldau.broker.runtime.rate_limited_logger import RateLimitedLogger
 from moldau.broker.runtime.record_sampler import RecordSamplers
+from moldau.broker.telemetry.client_telemetry import ClientTelemetry
 from moldau.broker.transactions.transaction_coordinator import Transactions
 from moldau.client.errors import check
 from moldau.machines.metadata.delta import MetadataDelta, delta_between
@@ -179,6 +180,7 @@ class Broker:
         peers.on_lost.append(self.lost_brokers.lost)
         self.loop_stalls = LoopStalls(ports.clock)
         self.client_quotas = ClientQuotas(ports.clock, lambda: self.settings)
+        self.client_telemetry = ClientTelemetry(ports.clock, ports.random, ports.executor, lambda: self.settings)
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
 
     # -- metadata
@@ -208,6 +210,7 @@ class Broker:
         if any(resource.type == ResourceType.BROKER for resource in delta.configs):
             self._update_settings(image)
         self.client_quotas.follow(image, delta)
+        self.client_telemetry.follow(image, delta)
         if not self._has_joined:
             own = image.brokers.get(self.node_id)
             if own is None or own.incarnation_id != self.incarnation_id:

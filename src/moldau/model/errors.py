@@ -441,6 +441,14 @@ class InvalidPrincipalType(KafkaError):
     code = ErrorCode.INVALID_PRINCIPAL_TYPE
 
 
+class UnknownSubscriptionId(KafkaError):
+    code = ErrorCode.UNKNOWN_SUBSCRIPTION_ID
+
+
+class TelemetryTooLarge(KafkaError):
+    code = ErrorCode.TELEMETRY_TOO_LARGE
+
+
 class UnacceptableCredential(KafkaError):
     code = ErrorCode.UNACCEPTABLE_CREDENTIAL
 

@@ -15,6 +15,7 @@ from moldau.broker.configs.quorum_settings import MemberSettings
 from moldau.broker.configs.quota_settings import QuotaSettings
 from moldau.broker.configs.replica_settings import ReplicaSettings
 from moldau.broker.configs.sasl_settings import OAuthSettings, SaslSettings, TokenSettings
+from moldau.broker.configs.telemetry_settings import TelemetrySettings
 from moldau.broker.configs.tls_settings import TlsListenerSettings
 from moldau.broker.configs.topic_defaults import log_defaults
 from moldau.broker.configs.transaction_settings import PartitionVerificationSettings, StateTopicSettings
@@ -421,6 +422,7 @@ class BrokerSettings(
     MemberSettings,
     MetadataLogSettings,
     ObservabilitySettings,
+    TelemetrySettings,
     SaslSettings,
     OAuthSettings,
     TokenSettings,

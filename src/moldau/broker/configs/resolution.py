@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from moldau.broker.configs.broker_settings import BrokerSettings
+from moldau.broker.configs.client_metrics import CLIENT_METRICS_SETTINGS
 from moldau.broker.configs.declarations import BROKER_SETTINGS, GROUP_SETTINGS, TOPIC_SETTINGS, broker_setting
 from moldau.broker.configs.topic_defaults import SYNONYMS, TOPIC_FIELDS
 from moldau.model.errors import InvalidConfig
@@ -29,6 +30,7 @@ class ConfigSource(IntEnum):
     STATIC_BROKER = 4
     DEFAULT = 5
     DYNAMIC_BROKER_LOGGER = 6
+    CLIENT_METRICS = 7
     GROUP = 8
 
 
@@ -180,13 +182,26 @@ def describe_group(
     overrides: Texts, names: Collection[str] | None = None, defaults: Mapping[str, Any] = MappingProxyType({})
 ) -> list[DescribedSetting]:
     """Describe a group's settings, all or the named ones; `defaults` come from broker settings."""
-    described = []
-    for setting in _chosen(GROUP_SETTINGS, names):
-        configured = overrides.get(setting.name)
-        synonyms = [] if configured is None else [DescribedSynonym(setting.name, configured, ConfigSource.GROUP)]
-        value = setting.format(defaults.get(setting.name, setting.default)) if configured is None else configured
-        described.append(_described(setting, value, synonyms, is_read_only=False))
-    return described
+    return [
+        _described_override(setting, overrides, ConfigSource.GROUP, defaults.get(setting.name, setting.default))
+        for setting in _chosen(GROUP_SETTINGS, names)
+    ]
+
+
+def describe_client_metrics(overrides: Texts, names: Collection[str] | None = None) -> list[DescribedSetting]:
+    """Describe a client-metrics resource, all settings or the named ones."""
+    return [
+        _described_override(setting, overrides, ConfigSource.CLIENT_METRICS, setting.default)
+        for setting in _chosen(CLIENT_METRICS_SETTINGS, names)
+    ]
+
+
+def _described_override(setting: Setting, overrides: Texts, source: ConfigSource, default: Any) -> DescribedSetting:
+    """A setting with one source besides its default."""
+    configured = overrides.get(setting.name)
+    synonyms = [] if configured is None else [DescribedSynonym(setting.name, configured, source)]
+    value = setting.format(default) if configured is None else configured
+    return _described(setting, value, synonyms, is_read_only=False)
 
 
 def _chosen(known: Mapping[str, Setting], names: Collection[str] | None) -> Iterable[Setting]:

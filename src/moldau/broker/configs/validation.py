@@ -5,6 +5,7 @@ from collections.abc import Set
 from typing import Any
 
 from moldau.broker.configs.broker_settings import BrokerSettings
+from moldau.broker.configs.client_metrics import CLIENT_METRICS_SETTINGS, check_client_metrics
 from moldau.broker.configs.declarations import BROKER_SETTINGS, GROUP_SETTINGS, TOPIC_SETTINGS, broker_setting, unknown
 from moldau.broker.configs.resolution import Texts, acceptable, effective_log_settings
 from moldau.broker.configs.topic_defaults import TOPIC_FIELDS
@@ -84,6 +85,8 @@ class ConfigValidator:
                 check_broker_settings(configs, self._static, changed, is_for_all=not resource.name)
             case ResourceType.GROUP:
                 check_group_settings(configs, self._settings, changed)
+            case ResourceType.CLIENT_METRICS:
+                check_client_metrics(resource.name, configs, changed)
             case _:
                 raise InvalidRequest(f"Resources of type {resource.type} have no settings.")
 
@@ -107,4 +110,6 @@ class ConfigValidator:
                 return broker_setting(name)
             case ResourceType.GROUP:
                 return GROUP_SETTINGS.get(name)
+            case ResourceType.CLIENT_METRICS:
+                return CLIENT_METRICS_SETTINGS.get(name)
         return None

@@ -9,9 +9,9 @@ from typing import Final
 from moldau.broker.coordinators.host import CoordinatorHost
 from moldau.broker.coordinators.partition_log import PartitionLog
 from moldau.broker.coordinators.shard import CoordinatorShard
-from moldau.broker.groups import patterns
 from moldau.broker.groups.record_serde import GroupCoding
 from moldau.broker.partitions.partition import Partition, TransactionEnding
+from moldau.broker.runtime import patterns
 from moldau.machines.decision import Decision, respond
 from moldau.machines.groups.deleted_topics import DeletedTopic
 from moldau.machines.groups.machine import GroupsMachine

@@ -27,6 +27,8 @@ async def handle(request: ApiVersionsRequest, context: ClusterContext, apis: Seq
         _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         raise InvalidRequest("The name and version of the client software may contain letters, digits, dots, hyphens.")
+    if context.connection is not None:
+        context.connection.client_software = request.client_software_name, request.client_software_version
     broker = context.broker
     kind = ServedOn.CONTROLLER if context.is_from_controllers else ServedOn.BROKER
     entries = [

@@ -21,7 +21,7 @@ def rejection(resource: Resource, context: QuorumContext) -> KafkaError | None:
     """Return why this client may not alter the resource's configs, or None."""
     if resource.type == ResourceType.TOPIC:
         protected = Protected(ResourceKind.TOPIC, resource.name)
-    elif resource.type in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
+    elif resource.type in (ResourceType.BROKER, ResourceType.BROKER_LOGGER, ResourceType.CLIENT_METRICS):
         protected = CLUSTER
     elif resource.type == ResourceType.GROUP:
         protected = Protected(ResourceKind.GROUP, resource.name)

@@ -22,6 +22,7 @@ from moldau.broker.requests.quorum_requests import ClusterMember
 from moldau.broker.runtime.log_dir_monitor import LogDirMonitor
 from moldau.broker.runtime.meters import TrafficMeter
 from moldau.broker.runtime.record_sampler import RecordSamplers
+from moldau.broker.telemetry.client_telemetry import ClientTelemetry
 from moldau.broker.transactions.verification import TransactionHost
 from moldau.machines.metadata.image import BrokerImage, MetadataImage, PartitionImage, VersionRange
 from moldau.model.ids import Address
@@ -132,6 +133,13 @@ class TxnHost(GroupHost, TransactionHost, Protocol):
     def producer_ids(self) -> ProducerIds: ...
 
 
+class TelemetryHost(ContextHost, Protocol):
+    """For metrics that clients push."""
+
+    @property
+    def client_telemetry(self) -> ClientTelemetry: ...
+
+
 MetadataContext = RequestContext[MetadataHost]
 QuorumContext = RequestContext[QuorumHost]
 ClusterContext = RequestContext[ClusterHost]
@@ -139,3 +147,4 @@ LogContext = RequestContext[LogHost]
 ProduceContext = RequestContext[ProduceHost]
 GroupContext = RequestContext[GroupHost]
 TxnContext = RequestContext[TxnHost]
+TelemetryContext = RequestContext[TelemetryHost]

@@ -7,6 +7,7 @@ from moldau.broker.access import Resource as Protected
 from moldau.broker.configs.resolution import (
     DescribedSetting,
     describe_broker,
+    describe_client_metrics,
     describe_cluster,
     describe_group,
     describe_loggers,
@@ -76,6 +77,8 @@ def _describe(requested: Requested, context: ClusterContext) -> Sequence[Describ
         return describe_loggers(logger_levels(), requested.configuration_keys)
     if requested.resource_type == ResourceType.GROUP:
         return _describe_group(requested, context)
+    if requested.resource_type == ResourceType.CLIENT_METRICS:
+        return _describe_client_metrics(requested, context)
     raise InvalidRequest(f"Configs of resource type {requested.resource_type} cannot be described.")
 
 
@@ -91,6 +94,15 @@ def _describe_group(requested: Requested, context: ClusterContext) -> Sequence[D
         "consumer.session.timeout.ms": broker.settings.group_consumer_session_timeout_ms,
     }
     return describe_group(stored, requested.configuration_keys, defaults)
+
+
+def _describe_client_metrics(requested: Requested, context: ClusterContext) -> Sequence[DescribedSetting]:
+    """Describe a client-metrics resource; one that does not exist has the defaults."""
+    context.authorize(Operation.DESCRIBE_CONFIGS, CLUSTER)
+    if not requested.resource_name:
+        raise InvalidRequest("Client metrics subscription name must not be empty")
+    stored = context.broker.image.configs.get(Resource(ResourceType.CLIENT_METRICS, requested.resource_name), {})
+    return describe_client_metrics(stored, requested.configuration_keys)
 
 
 def _entry(described: DescribedSetting, request: DescribeConfigsRequest) -> Entry:

@@ -16,7 +16,7 @@ ALL_SINCE: Final = 1  # version 0 is ListClientMetricsResources
 
 
 async def handle(request: ListConfigResourcesRequest, context: ClusterContext) -> ListConfigResourcesResponse:
-    """List the requested resource types, or all. Loggers and client metrics have no configs here."""
+    """List the requested resource types, or all."""
     context.authorize(Operation.DESCRIBE_CONFIGS, CLUSTER)
     requested = set(request.resource_types) or set(ResourceType)
     unknown = requested - set(ResourceType)
@@ -38,8 +38,6 @@ def _names(kind: int, context: ClusterContext) -> Iterable[str]:
     image = context.broker.image
     if kind == ResourceType.TOPIC:
         return sorted(image.topics)
-    if kind == ResourceType.BROKER:
+    if kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
         return [str(broker.broker_id) for broker, _ in context.broker.reachable_brokers(context.listener)]
-    if kind == ResourceType.GROUP:
-        return sorted(each.name for each in image.configs if each.type == ResourceType.GROUP)
-    return []
+    return sorted(each.name for each in image.configs if each.type == kind)

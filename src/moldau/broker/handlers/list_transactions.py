@@ -4,8 +4,8 @@ from typing import Final
 
 from moldau.broker.access import Operation, Resource, ResourceKind
 from moldau.broker.coordinators.shards import read_all
-from moldau.broker.groups.patterns import InvalidPattern, matching
 from moldau.broker.handlers.contexts import TxnContext
+from moldau.broker.runtime.patterns import InvalidPattern, matching
 from moldau.machines.transactions import TransactionState
 from moldau.model.errors import InvalidRegularExpression
 from moldau.wire.messages import ListTransactionsRequest, ListTransactionsResponse

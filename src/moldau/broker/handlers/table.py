@@ -54,6 +54,7 @@ from moldau.broker.handlers import (
     fetch,
     fetch_snapshot,
     find_coordinator,
+    get_telemetry_subscriptions,
     heartbeat,
     incremental_alter_configs,
     init_producer_id,
@@ -71,6 +72,7 @@ from moldau.broker.handlers import (
     offset_fetch,
     offset_for_leader_epoch,
     produce,
+    push_telemetry,
     remove_raft_voter,
     renew_delegation_token,
     sasl_authenticate,
@@ -110,6 +112,7 @@ from moldau.wire.messages import (
     EnvelopeResponse,
     ExpireDelegationTokenResponse,
     FetchSnapshotResponse,
+    GetTelemetrySubscriptionsResponse,
     HeartbeatResponse,
     LeaveGroupResponse,
     ListConfigResourcesResponse,
@@ -117,6 +120,7 @@ from moldau.wire.messages import (
     ListPartitionReassignmentsResponse,
     ListTransactionsResponse,
     OffsetDeleteResponse,
+    PushTelemetryResponse,
     RemoveRaftVoterResponse,
     RenewDelegationTokenResponse,
     SaslAuthenticateResponse,
@@ -209,6 +213,7 @@ def served_apis() -> list[Api]:
         *_access_apis(),
         *_node_apis(),
         *_quorum_apis(),
+        *_telemetry_apis(),
         *_sasl_apis(),
     ]
     for api in apis:
@@ -375,6 +380,15 @@ def _sasl_apis() -> list[Api]:
         ),
         _controller(51, "AlterUserScramCredentials", 0, 0, alter_user_scram_credentials),
         *_token_apis(),
+    ]
+
+
+def _telemetry_apis() -> list[Api]:
+    """Metrics that clients push."""
+    get, push = get_telemetry_subscriptions, push_telemetry
+    return [
+        _api(71, "GetTelemetrySubscriptions", 0, 0, get, with_error_code(GetTelemetrySubscriptionsResponse)),
+        _api(72, "PushTelemetry", 0, 0, push, with_error_code(PushTelemetryResponse)),
     ]
 
 

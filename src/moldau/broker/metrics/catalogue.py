@@ -4,6 +4,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 Kind = Literal["counter", "gauge", "summary", "histogram"]
+COUNTER: Final[Kind] = "counter"
+GAUGE: Final[Kind] = "gauge"
+CLIENT_METRICS_PREFIX: Final = "kafka_client_"  # of metrics that clients push
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +229,22 @@ MUTATION_TOKENS: Final = _gauge(
 )
 MUTATION_THROTTLE_TIME: Final = _gauge(
     "kafka_server_controllermutation_throttle_time", "Average throttle time in milliseconds.", "user", "client_id"
+)
+CLIENT_INSTANCES: Final = _gauge(
+    "kafka_server_client_metrics_instance_count", "Client instances that push metrics to this broker."
+)
+CLIENT_PUSHES: Final = _counter("kafka_server_client_metrics_plugin_export_total", "Pushes of metrics by clients.")
+CLIENT_FAILED_PUSHES: Final = _counter(
+    "kafka_server_client_metrics_plugin_error_total", "Pushes of metrics that could not be read."
+)
+CLIENT_THROTTLES: Final = _counter(
+    "kafka_server_client_metrics_throttle_total", "Telemetry requests that came before the push interval was over."
+)
+CLIENT_UNKNOWN_SUBSCRIPTIONS: Final = _counter(
+    "kafka_server_client_metrics_unknown_subscription_request_total", "Pushes for an outdated subscription."
+)
+CLIENT_DROPPED_METRICS: Final = _counter(
+    "moldau_client_metrics_dropped_total", "Pushed metrics that were not requested, or exceed the limits of the page."
 )
 LOOP_STALL: Final = Metric(
     "moldau_loop_stall_seconds", "histogram", "Lag of the event loop: how late a periodic timer fired."

@@ -14,6 +14,7 @@ from moldau.broker.metrics.catalogue import Metric
 from moldau.broker.metrics.cluster_metrics import ClusterMetricsHost, cluster_lines
 from moldau.broker.metrics.prometheus_text import CONTENT_TYPE, Sample, histogram, plain, summary
 from moldau.broker.metrics.quota_metrics import quota_lines
+from moldau.broker.metrics.telemetry_metrics import telemetry_lines
 from moldau.broker.network.connection_limits import ConnectionLimits
 from moldau.broker.partitions.log_flusher import LogFlusher
 from moldau.broker.partitions.partition import Partition
@@ -22,6 +23,7 @@ from moldau.broker.requests.router import Api
 from moldau.broker.runtime.log_dir_monitor import LogDirMonitor
 from moldau.broker.runtime.loop_stalls import LoopStalls
 from moldau.broker.runtime.meters import TrafficMeter
+from moldau.broker.telemetry.client_telemetry import ClientTelemetry
 from moldau.broker.transactions.transaction_coordinator import Transactions
 from moldau.broker.transactions.transaction_metrics import Open, open_transactions, stable_lags
 from moldau.model.ports import Page
@@ -79,6 +81,9 @@ class MetricsHost(ClusterMetricsHost, Protocol):
 
     @property
     def client_quotas(self) -> ClientQuotas: ...
+
+    @property
+    def client_telemetry(self) -> ClientTelemetry: ...
 
 
 class MetricsEndpoint:
@@ -138,6 +143,7 @@ class MetricsEndpoint:
         yield from cluster_lines(self._broker)
         yield from self._node()
         yield from quota_lines(self._broker.client_quotas, self._limits.rates)
+        yield from telemetry_lines(self._broker.client_telemetry)
         yield from self._more()
 
     def _traffic(self) -> Iterator[str]:

@@ -60,6 +60,7 @@ class ServedConnection:
         "_transport",
         "_waiting",
         "allowed_topics",
+        "client_software",
         "gate",
         "has_requested_metadata",
         "is_token_authenticated",
@@ -107,6 +108,7 @@ class ServedConnection:
         self.peer = ""
         self.last_active_ms = 0.0
         self.has_requested_metadata = False
+        self.client_software = ("", "")  # name and version, from ApiVersions
         self.allowed_topics = AllowedTopics()
         self.record_sampler: RecordSampler | None = None  # of a connection that produces
 
@@ -273,6 +275,10 @@ class ServedConnection:
     def transport(self) -> Connection:
         assert self._transport is not None
         return self._transport
+
+    @property
+    def peer_port(self) -> int:
+        return self.transport.peer.port
 
     @property
     def listener(self) -> str:

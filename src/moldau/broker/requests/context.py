@@ -56,10 +56,14 @@ class ClientConnection(Protocol):
     """The connection of a request, as a handler sees it."""
 
     allowed_topics: "AllowedTopics"
+    client_software: tuple[str, str]
     has_requested_metadata: bool
     record_sampler: RecordSampler | None
     is_token_authenticated: bool
     when_lost: Callable[[], None] | None
+
+    @property
+    def peer_port(self) -> int: ...
 
     def reauthenticate(self, request: SaslHandshakeRequest, version: int) -> SaslHandshakeResponse | None:
         """Begin a re-authentication; None if this connection must not authenticate again now."""

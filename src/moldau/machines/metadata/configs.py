@@ -1,4 +1,4 @@
-"""Topic, broker and group configs: set, delete, append, subtract; validated as a whole."""
+"""Topic, broker, group and client-metrics configs: set, delete, append, subtract; validated as a whole."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -141,7 +141,7 @@ def _check_resource(image: MetadataImage, resource: Resource) -> None:
     elif resource.type == ResourceType.GROUP:
         if not resource.name:
             raise InvalidRequest("Default group resources are not allowed.")
-    else:
+    elif resource.type != ResourceType.CLIENT_METRICS:
         raise InvalidRequest(f"Configs of resource type {resource.type} cannot be altered.")
 
 

@@ -3,7 +3,7 @@
 from typing import Final
 
 from moldau.model.kafka_settings.row import CLASS, CLUSTER, INT, LIST, LONG, STRING, row
-from moldau.model.units import SECOND_MS, MiB
+from moldau.model.units import SECOND_MS
 
 ROWS: Final = (
     row(
@@ -32,5 +32,4 @@ ROWS: Final = (
     row("metrics.num.samples", INT, 2, "Number of samples per metric.", at_least=1),
     row("metrics.recording.level", STRING, "INFO", "Detail level of metrics."),
     row("metrics.sample.window.ms", LONG, 30 * SECOND_MS, "Time span of a metric sample.", at_least=1),
-    row("telemetry.max.bytes", INT, MiB, "Maximum size of metrics that a client may push.", at_least=1),
 )

@@ -1,4 +1,4 @@
-"""Subscription patterns, matched by RE2 in linear time; Python's `re` could be exploited.
+"""Patterns of clients, matched by RE2 in linear time; Python's `re` could be exploited.
 
 RE2 parses and compiles with the interpreter locked, so a thread would not keep the event loop free: the cost is bounded
 before RE2 sees the pattern, to a few milliseconds. Unicode classes (a table of hundreds of ranges each) and bounded
