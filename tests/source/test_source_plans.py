@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 import pytest
@@ -19,7 +19,7 @@ from pyspark_moldau.options.source_options import (
     stream_options,
 )
 from pyspark_moldau.source.offset_ranges import OffsetRange
-from pyspark_moldau.source.read_plan import RecordsLost, StreamPlan, Topic, plan_batch
+from pyspark_moldau.source.read_plan import RecordsLost, StreamPlan, Topic, UnknownTopic, plan_batch
 
 MUST = {"kafka.bootstrap.servers": "localhost:9092"}
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -33,6 +33,7 @@ class FakeCluster:
     ids: dict[str, str] = field(default_factory=dict)
     committed: dict[str, Offsets] = field(default_factory=dict)
     commit_error: Exception | None = None
+    on_latest: Callable[[], None] = lambda: None  # called once before the next request for end offsets
 
     def topics(self, subscription: Subscription) -> dict[str, Topic]:
         match subscription:
@@ -54,6 +55,8 @@ class FakeCluster:
         return {each: self.extents[each][0] for each in partitions}
 
     def latest(self, partitions: Collection[TopicPartition]) -> Offsets:
+        change, self.on_latest = self.on_latest, lambda: None
+        change()
         return {each: self.extents[each][1] for each in partitions}
 
     def at_times(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
@@ -306,6 +309,44 @@ def test_recreated_topic_with_more_records_is_a_loss() -> None:
     cluster.extents = {A: (0, 500), B: (0, 500)}
     with pytest.raises(RecordsLost, match=r"recreated.*another"):
         run.latest(start, is_limited=False)
+
+
+def deleted_while_listed(cluster: FakeCluster, recreated: dict[TopicPartition, tuple[int, int]]) -> None:
+    def delete() -> None:
+        cluster.extents, cluster.ids["t"] = recreated, "another"
+        raise UnknownTopic("Cannot list offsets of t: Unknown topic or partition")
+
+    cluster.on_latest = delete
+
+
+@pytest.mark.proves("D1")
+def test_topic_recreated_while_its_offsets_are_listed_is_a_loss() -> None:
+    cluster = two()
+    run = plan(cluster, stream())
+    start = run.latest({A: 2, B: 0}, is_limited=False)
+    deleted_while_listed(cluster, {A: (0, 500), B: (0, 500)})
+    with pytest.raises(RecordsLost, match=r"recreated.*another"):
+        run.latest(start, is_limited=False)
+
+
+@pytest.mark.proves("D1")
+def test_topic_deleted_while_its_offsets_are_listed_is_a_loss() -> None:
+    cluster = two()
+    run = plan(cluster, stream())
+    start = run.latest({A: 2, B: 0}, is_limited=False)
+    deleted_while_listed(cluster, {})
+    end = run.latest(start, is_limited=False)
+    with pytest.raises(RecordsLost, match="not exist any more"):
+        run.ranges(start, end)
+
+
+def test_unknown_topic_that_still_exists_is_an_error() -> None:
+    cluster = two()
+    run = plan(cluster, stream())
+    deleted_while_listed(cluster, cluster.extents)
+    cluster.ids["t"] = "another"
+    with pytest.raises(UnknownTopic):
+        run.latest({A: 2, B: 0}, is_limited=False)
 
 
 def test_recreated_topic_is_read_from_its_start_without_fail_on_data_loss() -> None:

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from moldau.model.ids import TopicPartition
 from pyspark_moldau.options.offset_limits import Offsets
 from pyspark_moldau.options.source_options import Assignment, Pattern, SourceOptions, Subscription, Topics
-from pyspark_moldau.source.read_plan import Topic
+from pyspark_moldau.source.read_plan import Topic, UnknownTopic
 from pyspark_moldau.source.topic_ids import normalize_topic_id
 
 log = logging.getLogger("pyspark_moldau")
@@ -90,7 +90,13 @@ class ConfluentCluster:
         return found
 
     def _list(self, specs: Mapping[TopicPartition, OffsetSpec]) -> Offsets:
-        return self._retry(lambda: self._list_offsets(specs)) if specs else {}
+        try:
+            return self._retry(lambda: self._list_offsets(specs)) if specs else {}
+        except KafkaException as error:
+            if error.args[0].code() in _GONE:
+                topics = ", ".join(sorted({where.topic for where in specs}))
+                raise UnknownTopic(f"Cannot list offsets of {topics}: {error.args[0].str()}") from error
+            raise
 
     def _list_offsets(self, specs: Mapping[TopicPartition, OffsetSpec]) -> Offsets:
         is_committed = self._options.kafka.reads_committed

@@ -36,6 +36,10 @@ class RecordsLost(RuntimeError):
     """Records that the query should have read are no longer available."""
 
 
+class UnknownTopic(RuntimeError):
+    """A topic was deleted after it was described."""
+
+
 class Topic(NamedTuple):
     """A topic's id and partitions; a recreated topic has a new id."""
 
@@ -53,7 +57,7 @@ class Cluster(Protocol):
     def earliest(self, partitions: Collection[TopicPartition]) -> Offsets: ...
 
     def latest(self, partitions: Collection[TopicPartition]) -> Offsets:
-        """Return high watermarks, or last stable offsets with `read_committed`."""
+        """Return high watermarks, or last stable offsets with `read_committed`; may raise `UnknownTopic`."""
         ...
 
     def at_times(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
@@ -214,7 +218,7 @@ class StreamPlan:
         topics = self.cluster.topics(self.options.subscription)
         self._check_topic_ids(topics, start)
         self.commit(start)
-        end = self._latest_now(topics) if self._available is None else self._still_available(start, topics)
+        end = self._latest_now(topics, start) if self._available is None else self._still_available(start, topics)
         self._newest = end
         self._report_truncated(start, end)
         if not is_limited:
@@ -287,8 +291,15 @@ class StreamPlan:
         wanted = set(self.options.subscription.partitions)
         return [each for each in there if each in wanted]
 
-    def _latest_now(self, topics: Mapping[str, Topic]) -> Offsets:
-        return self.cluster.latest(self._partitions(topics))
+    def _latest_now(self, topics: Mapping[str, Topic], start: Offsets) -> Offsets:
+        try:
+            return self.cluster.latest(self._partitions(topics))
+        except UnknownTopic:  # deleted since it was described, and possibly recreated
+            described = self.cluster.topics(self.options.subscription)
+            if described == topics:
+                raise
+            self._check_topic_ids(described, start)
+            return self.cluster.latest(self._partitions(described))
 
     def _still_available(self, start: Offsets, topics: Mapping[str, Topic]) -> Offsets:
         """Return the AvailableNow ends without topics that were deleted meanwhile."""
