@@ -1,4 +1,4 @@
-"""Baseline for produce: receive into a buffer, write it to a file, answer each so many bytes. Nothing is parsed."""
+"""Baseline for produce: receive into a buffer, write it to a file, respond to each frame. Nothing is parsed."""
 
 import itertools
 import os
@@ -21,7 +21,7 @@ class Written:
         self._frame_bytes = frame_bytes
         self._reply = bytes(reply_bytes)
         self._received_bytes = 0
-        self._answered = 0
+        self._responses = 0
 
     def readable(self) -> bool:
         count = self._connection.recv_into(self._view)
@@ -29,10 +29,10 @@ class Written:
             return False
         os.write(self._file, self._view[:count])
         self._received_bytes += count
-        due = self._received_bytes // self._frame_bytes - self._answered
+        due = self._received_bytes // self._frame_bytes - self._responses
         if due:
             self._connection.sendall(self._reply * due)
-            self._answered += due
+            self._responses += due
         return True
 
     def writable(self) -> None:
@@ -48,7 +48,7 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="where the files go")
     parser.add_argument("--frame-bytes", type=int, required=True, help="size of a request")
-    parser.add_argument("--reply-bytes", type=int, required=True, help="size of an answer")
+    parser.add_argument("--reply-bytes", type=int, required=True, help="size of a response")
     options = parser.parse_args()
 
     def accept(connection: socket.socket, _: Watch) -> Written:

@@ -1,4 +1,4 @@
-"""Baseline for replicated produce: receive, write, forward to two others that do the same, answer once both have.
+"""Baseline for replicated produce: receive, write, forward to two others that do the same, respond once both have.
 
 The two others are `receive_and_write.py`. Nothing is parsed.
 """
@@ -23,7 +23,7 @@ class Forwarded:
         self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         self._view = memoryview(bytearray(RECEIVE_BYTES))
         self._reply = bytes(options.reply_bytes)
-        self._answered = 0
+        self._responses = 0
         self._received_bytes = 0
         self._others = [_Other(self, each, options.others_reply_bytes) for each in options.others]
         self._watch = watch
@@ -39,15 +39,15 @@ class Forwarded:
             other.connection.sendall(piece)
         os.write(self._file, piece)
         self._received_bytes += count
-        self.answer()
+        self.response()
         return True
 
-    def answer(self) -> None:
+    def response(self) -> None:
         own = self._received_bytes // self._options.frame_bytes
-        due = min(own, *(other.acknowledged for other in self._others)) - self._answered
+        due = min(own, *(other.acknowledged for other in self._others)) - self._responses
         if due > 0:
             self._connection.sendall(self._reply * due)
-            self._answered += due
+            self._responses += due
 
     def writable(self) -> None:
         raise AssertionError("sends are synchronous, so pause_writing is never called")
@@ -79,7 +79,7 @@ class _Other:
             return False
         self._received_bytes += count
         self.acknowledged = self._received_bytes // self._reply_bytes
-        self._owner.answer()
+        self._owner.response()
         return True
 
     def writable(self) -> None:
@@ -96,9 +96,9 @@ class Options:
         parser = arguments(__doc__)
         parser.add_argument("--folder", type=Path, required=True, help="where the files go")
         parser.add_argument("--frame-bytes", type=int, required=True, help="size of a request")
-        parser.add_argument("--reply-bytes", type=int, required=True, help="size of an answer")
+        parser.add_argument("--reply-bytes", type=int, required=True, help="size of a response")
         parser.add_argument("--others", required=True, help="HOST:PORT,HOST:PORT of those that keep copies")
-        parser.add_argument("--others-reply-bytes", type=int, required=True, help="size of their answers")
+        parser.add_argument("--others-reply-bytes", type=int, required=True, help="size of their responses")
         self.parsed = parser.parse_args()
         self.folder: Path = self.parsed.folder
         self.frame_bytes: int = self.parsed.frame_bytes

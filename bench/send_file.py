@@ -1,4 +1,4 @@
-"""Baseline for fetch: each so many bytes received are answered with a head and the next slice of a file (sendfile)."""
+"""Baseline for fetch: each request of a fixed size gets a head and the next slice of a file (sendfile)."""
 
 import argparse
 import os
@@ -73,8 +73,8 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--file", type=Path, required=True, help="what is sent")
     parser.add_argument("--request-bytes", type=int, required=True, help="size of a request")
-    parser.add_argument("--head-bytes", type=int, required=True, help="what comes before the slice in an answer")
-    parser.add_argument("--slice-bytes", type=int, required=True, help="how much of the file an answer carries")
+    parser.add_argument("--head-bytes", type=int, required=True, help="size of the part before the slice")
+    parser.add_argument("--slice-bytes", type=int, required=True, help="size of the slice in a response")
     options = parser.parse_args()
     serve(options, lambda connection, watch: Sent(connection, watch, options))
 

@@ -113,11 +113,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("pythons", nargs="*", help="programs to try; default: all that are found")
     named = parser.parse_args(arguments).pythons
-    asked = {each: ask(each) for each in named or here()}
-    unusable = [each for each, python in asked.items() if python is None and each in named]
+    found = {each: ask(each) for each in named or here()}
+    unusable = [each for each, python in found.items() if python is None and each in named]
     for each in unusable:
         print(f"{each} is no Python that runs here")
-    chosen, left_out = choose(filter(None, asked.values()), () if named else sys.version_info[:3])
+    chosen, left_out = choose(filter(None, found.values()), () if named else sys.version_info[:3])
     for line in left_out:
         print(line, flush=True)
     results = {each.name: passes(each, TELLING) for each in chosen}

@@ -117,7 +117,7 @@ def broker_settings() -> str:
         "## Without effect",
         without_effect(ignored),
         f"Names that Kafka 4.0 removed are ignored too: {code_list(removed.NAMES)}, and all that begin with "
-        f"{code_list(removed.PREFIXES)}. Any other name is refused.",
+        f"{code_list(removed.PREFIXES)}. Any other name is rejected.",
     )
 
 
@@ -142,7 +142,7 @@ def error_codes() -> str:
     return page(
         "Error codes",
         "Every error code of the protocol, and the exception (`moldau.model.errors`) that carries it to a client. "
-        "Codes without an exception are known, and never answered yet.",
+        "Codes without an exception are known but not returned yet.",
         table(["code", "Kafka's name", "exception"], rows),
     )
 
@@ -154,8 +154,8 @@ def apis() -> str:
     rows = [[str(api.key), api.name, versions_of(api), _sentence(api)] for api in served_apis()]
     return page(
         "APIs",
-        "Every API that is served, as `ApiVersions` tells it to clients. Requests of other APIs or versions are "
-        "answered with `UNSUPPORTED_VERSION` where the protocol has room for it.",
+        "Every API that is served, as in `ApiVersions`. Requests of other APIs or versions are "
+        "rejected with `UNSUPPORTED_VERSION` where the protocol has room for it.",
         table(["key", "API", "versions", "what it does"], rows),
     )
 

@@ -125,7 +125,7 @@ def send(producer: Producer, topic: str, records: list[Record]) -> None:
 
 def fill(bootstrap_servers: str, topic: str, stream: Clickstream, count: int) -> None:
     """Produce all records; return when every record is acknowledged by all in-sync replicas."""
-    refused: list[str] = []
+    failures: list[str] = []
     settings = {
         "bootstrap.servers": bootstrap_servers,
         "enable.idempotence": True,
@@ -133,14 +133,14 @@ def fill(bootstrap_servers: str, topic: str, stream: Clickstream, count: int) ->
         "compression.type": "lz4",
         "queue.buffering.max.messages": 500_000,
         "delivery.report.only.error": True,
-        "on_delivery": lambda error, _: refused.append(str(error)),
+        "on_delivery": lambda error, _: failures.append(str(error)),
     }
     producer = Producer(settings)
     for records in stream.chunks(count):
         send(producer, topic, records)
     left = producer.flush(300)
-    if left or refused:
-        sys.exit(f"{left + len(refused):,} records were not acknowledged: {refused[:1]}")
+    if left or failures:
+        sys.exit(f"{left + len(failures):,} records were not acknowledged: {failures[:1]}")
 
 
 def main() -> None:
@@ -152,19 +152,20 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--start-ms", type=int, help="the time of the first event; else the last is from now")
     parser.add_argument("--json", action="store_true", help="print what was made as JSON")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     # Recent timestamps: records older than a topic's retention may be deleted before they are read.
-    start_ms = asked.start_ms or int((time.time() - asked.events / asked.events_per_s) * 1000)
-    stream = Clickstream(asked.seed, start_ms, Mix(events_per_s=asked.events_per_s))
+    start_ms = arguments.start_ms or int((time.time() - arguments.events / arguments.events_per_s) * 1000)
+    stream = Clickstream(arguments.seed, start_ms, Mix(events_per_s=arguments.events_per_s))
     begun_s = time.monotonic()
-    fill(asked.bootstrap_servers, asked.topic, stream, asked.events)
+    fill(arguments.bootstrap_servers, arguments.topic, stream, arguments.events)
     took_s = time.monotonic() - begun_s
     made = stream.made
-    if asked.json:
-        print(json.dumps({**asdict(made), "records": made.records, "seconds": round(took_s, 3), "seed": asked.seed}))
+    if arguments.json:
+        totals = {"records": made.records, "seconds": round(took_s, 3), "seed": arguments.seed}
+        print(json.dumps({**asdict(made), **totals}))
         return
     print(
-        f"{made.events:,} events are in {asked.topic}, {made.late:,} of them late; on top, {made.repeated:,} "
+        f"{made.events:,} events are in {arguments.topic}, {made.late:,} of them late; on top, {made.repeated:,} "
         f"repetitions and {made.broken:,} broken ones; {made.records / took_s:,.0f} records/s"
     )
 

@@ -193,12 +193,12 @@ FETCH: Final = [
 
 def list_offset(name: str, timestamp: int, *, topic: str = "", partition: int = 0, **fields: Any) -> Request:
     def request(scene: Scene) -> ListOffsetsRequest:
-        asked = ListOffsetsRequest.ListOffsetsPartition(
+        requested = ListOffsetsRequest.ListOffsetsPartition(
             partition_index=partition,
             timestamp=timestamp,
             current_leader_epoch=fields.get("current_leader_epoch", -1),
         )
-        topics = [ListOffsetsRequest.ListOffsetsTopic(name=topic or scene.topic, partitions=[asked])]
+        topics = [ListOffsetsRequest.ListOffsetsTopic(name=topic or scene.topic, partitions=[requested])]
         return ListOffsetsRequest(replica_id=-1, isolation_level=fields.get("isolation_level", 0), topics=topics)
 
     return Request(f"offset: {name}", range(1, 11), request)
@@ -221,10 +221,10 @@ LIST_OFFSETS: Final = [
 
 def epoch_end(name: str, epoch: int, *, current: int = -1, topic: str = "", partition: int = 0) -> Request:
     def request(scene: Scene) -> OffsetForLeaderEpochRequest:
-        asked = OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
+        requested = OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
             partition=partition, current_leader_epoch=current, leader_epoch=epoch
         )
-        topics = [OffsetForLeaderEpochRequest.OffsetForLeaderTopic(topic=topic or scene.topic, partitions=[asked])]
+        topics = [OffsetForLeaderEpochRequest.OffsetForLeaderTopic(topic=topic or scene.topic, partitions=[requested])]
         return OffsetForLeaderEpochRequest(replica_id=-1, topics=topics)
 
     return Request(f"epoch: {name}", range(2, 5), request)
@@ -244,8 +244,8 @@ EPOCHS: Final = [
 
 def delete_records(name: str, offset: int, *, topic: str = "", partition: int = 0) -> Request:
     def request(scene: Scene) -> DeleteRecordsRequest:
-        asked = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=partition, offset=offset)
-        topics = [DeleteRecordsRequest.DeleteRecordsTopic(name=topic or scene.topic, partitions=[asked])]
+        requested = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=partition, offset=offset)
+        topics = [DeleteRecordsRequest.DeleteRecordsTopic(name=topic or scene.topic, partitions=[requested])]
         return DeleteRecordsRequest(timeout_ms=5000, topics=topics)
 
     return Request(f"delete records: {name}", range(3), request)

@@ -1,4 +1,4 @@
-"""ACLs: Kafka's own command against Moldau, and what each broker answers to a client under the same ACLs."""
+"""ACLs: Kafka's own command against Moldau, and the response of each broker to a client under the same ACLs."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -280,20 +280,20 @@ class Secured:
         while sum(len(each.acls) for each in self.ask(3, everything).resources) != expected:
             pass  # Kafka's broker takes over what its controller has written
 
-    def answers(self) -> dict[str, Any]:
+    def responses(self) -> dict[str, Any]:
         return {
             name: comparable(plain(self.ask(version, build()), DIFFERENT))
             for name, (version, build) in REQUESTS.items()
         }
 
 
-def comparable(answer: Any) -> Any:
+def comparable(response: Any) -> Any:
     """Ignore the order of topics, and whether a list without elements is empty or null."""
-    if isinstance(answer, dict):
-        return {name: comparable(each) for name, each in answer.items()}
-    if isinstance(answer, list):
-        return sorted((comparable(each) for each in answer), key=repr)
-    return [] if answer is None else answer
+    if isinstance(response, dict):
+        return {name: comparable(each) for name, each in response.items()}
+    if isinstance(response, list):
+        return sorted((comparable(each) for each in response), key=repr)
+    return [] if response is None else response
 
 
 @pytest.fixture(scope="module")
@@ -313,12 +313,12 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         yield secured
 
 
-def test_clients_are_answered_as_by_kafka_under_the_same_acls(ours: Secured, theirs: Secured) -> None:
+def test_clients_get_the_responses_of_kafka_under_the_same_acls(ours: Secured, theirs: Secured) -> None:
     problems = []
     for acls in SCENARIOS:
         ours.choose(acls)
         theirs.choose(acls)
-        found = differences(ours.answers(), theirs.answers())
+        found = differences(ours.responses(), theirs.responses())
         problems += [f"{acls}: {each}" for each in found]
     assert not problems, "\n".join(["", *problems])
 

@@ -53,14 +53,14 @@ class BrokerUnderTest:
         self._talker = BrokerConnection(bootstrap_servers)
         self._topic = topic
         self._topic_id = self._create()
-        self.answer(record_requests.SOME_RECORDS, 9, "")
+        self.response(record_requests.SOME_RECORDS, 9, "")
 
     def _create(self) -> bytes:
         wanted = CreateTopicsRequest.CreatableTopic(name=self._topic, num_partitions=PARTITIONS, replication_factor=1)
-        answer = self._talker.ask(7, CreateTopicsRequest(timeout_ms=10_000, topics=[wanted]))
-        assert answer.topics[0].error_code == 0, answer
+        response = self._talker.ask(7, CreateTopicsRequest(timeout_ms=10_000, topics=[wanted]))
+        assert response.topics[0].error_code == 0, response
         self._wait_until_it_is_there()
-        topic_id: bytes = answer.topics[0].topic_id
+        topic_id: bytes = response.topics[0].topic_id
         return topic_id
 
     def _wait_until_it_is_there(self) -> None:
@@ -70,22 +70,22 @@ class BrokerUnderTest:
             assert time.monotonic() < deadline_s, f"{self._topic} is not there"
 
     def _leads(self) -> bool:
-        asked = [ListOffsetsRequest.ListOffsetsPartition(partition_index=index) for index in range(PARTITIONS)]
-        topics = [ListOffsetsRequest.ListOffsetsTopic(name=self._topic, partitions=asked)]
-        answer = self._talker.ask(7, ListOffsetsRequest(replica_id=-1, topics=topics))
-        return all(each.error_code == 0 for each in answer.topics[0].partitions)
+        requested = [ListOffsetsRequest.ListOffsetsPartition(partition_index=index) for index in range(PARTITIONS)]
+        topics = [ListOffsetsRequest.ListOffsetsTopic(name=self._topic, partitions=requested)]
+        response = self._talker.ask(7, ListOffsetsRequest(replica_id=-1, topics=topics))
+        return all(each.error_code == 0 for each in response.topics[0].partitions)
 
     def _gives_producer_ids(self) -> bool:
-        answer = self._talker.ask(4, InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000))
-        return bool(answer.error_code != COORDINATOR_LOADS)
+        response = self._talker.ask(4, InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000))
+        return bool(response.error_code != COORDINATOR_LOADS)
 
-    def answer(self, request_case: Request, version: int, unused: str) -> Any:
+    def response(self, request_case: Request, version: int, unused: str) -> Any:
         request = request_case.request(Scene(version, self._topic, self._topic_id, unused))
-        answer = self._talker.ask(version, request)
-        if answer is CLOSED:
+        response = self._talker.ask(version, request)
+        if response is CLOSED:
             self._talker.close()
             self._talker = BrokerConnection(self._servers)
-        return plain(answer, OWN | request_case.own)
+        return plain(response, OWN | request_case.own)
 
     def close(self) -> None:
         self._talker.close()
@@ -111,7 +111,7 @@ def test_responses_equal_those_of_kafka(servers: tuple[str, str], about: str) ->
             ask = request_case, version, unused
             found += [
                 f"{request_case.name}, version {version}: {line}"
-                for line in differences(ours.answer(*ask), theirs.answer(*ask))
+                for line in differences(ours.response(*ask), theirs.response(*ask))
             ]
     ours.close()
     theirs.close()

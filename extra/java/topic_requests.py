@@ -34,13 +34,13 @@ def metadata(name: str, versions: range, names: Sequence[str | None], topic_id: 
     """The name "" stands for the topic of the scene, and the id b"" for its id."""
 
     def request(scene: Scene) -> MetadataRequest:
-        asked = [
+        requested = [
             MetadataRequest.MetadataRequestTopic(
                 name=scene.topic if name == "" else name, topic_id=topic_id or scene.topic_id
             )
             for name in names
         ]
-        return MetadataRequest(topics=asked, allow_auto_topic_creation=scene.version < 4)
+        return MetadataRequest(topics=requested, allow_auto_topic_creation=scene.version < 4)
 
     return Request(f"metadata: {name}", versions, request)
 
@@ -175,10 +175,10 @@ Changes = Sequence[tuple[str, int, str | None]]
 
 def describe(name: str, kind: int, resource: str, keys: list[str] | None, **fields: Any) -> Request:
     def request(scene: Scene) -> DescribeConfigsRequest:
-        asked = DescribeConfigsRequest.DescribeConfigsResource(
+        requested = DescribeConfigsRequest.DescribeConfigsResource(
             resource_type=kind, resource_name=resource or scene.topic, configuration_keys=keys
         )
-        return DescribeConfigsRequest(resources=[asked], **fields)
+        return DescribeConfigsRequest(resources=[requested], **fields)
 
     return Request(f"describe configs: {name}", range(1, 5), request)
 
@@ -206,10 +206,10 @@ def alter(
 ) -> Request:
     def request(scene: Scene) -> AlterConfigsRequest:
         entries = [AlterConfigsRequest.AlterableConfig(name=key, value=value) for key, value in configs]
-        asked = AlterConfigsRequest.AlterConfigsResource(
+        requested = AlterConfigsRequest.AlterConfigsResource(
             resource_type=kind, resource_name=resource or (scene.topic if is_own else ""), configs=entries
         )
-        return AlterConfigsRequest(validate_only=validate_only, resources=[asked])
+        return AlterConfigsRequest(validate_only=validate_only, resources=[requested])
 
     return Request(f"alter configs: {name}", range(3), request)
 
@@ -237,10 +237,10 @@ def change(name: str, kind: int, resource: str, changes: Changes) -> Request:
             IncrementalAlterConfigsRequest.AlterableConfig(name=key, config_operation=how, value=value)
             for key, how, value in changes
         ]
-        asked = IncrementalAlterConfigsRequest.AlterConfigsResource(
+        requested = IncrementalAlterConfigsRequest.AlterConfigsResource(
             resource_type=kind, resource_name=resource or scene.topic, configs=entries
         )
-        return IncrementalAlterConfigsRequest(validate_only=True, resources=[asked])
+        return IncrementalAlterConfigsRequest(validate_only=True, resources=[requested])
 
     return Request(f"change configs: {name}", range(2), request)
 
@@ -273,30 +273,30 @@ PLACES: Final = frozenset({"log_dir", "total_bytes", "usable_bytes", "partition_
 
 def pages(name: str, topics: Sequence[str], limit: int = 2000, cursor: tuple[str, int] | None = None) -> Request:
     def request(scene: Scene) -> DescribeTopicPartitionsRequest:
-        asked = [DescribeTopicPartitionsRequest.TopicRequest(name=each or scene.topic) for each in topics]
+        requested = [DescribeTopicPartitionsRequest.TopicRequest(name=each or scene.topic) for each in topics]
         start = None
         if cursor is not None:
             start = DescribeTopicPartitionsRequest.Cursor(
                 topic_name=cursor[0] or scene.topic, partition_index=cursor[1]
             )
-        return DescribeTopicPartitionsRequest(topics=asked, response_partition_limit=limit, cursor=start)
+        return DescribeTopicPartitionsRequest(topics=requested, response_partition_limit=limit, cursor=start)
 
     return Request(f"describe partitions: {name}", range(1), request)
 
 
 def folders(name: str, topic: str, partitions: list[int]) -> Request:
     def request(scene: Scene) -> DescribeLogDirsRequest:
-        asked = DescribeLogDirsRequest.DescribableLogDirTopic(topic=topic or scene.topic, partitions=partitions)
-        return DescribeLogDirsRequest(topics=[asked])
+        requested = DescribeLogDirsRequest.DescribableLogDirTopic(topic=topic or scene.topic, partitions=partitions)
+        return DescribeLogDirsRequest(topics=[requested])
 
     return Request(f"log folders: {name}", range(1, 5), request, PLACES)
 
 
 def move(name: str, topic: str, partitions: list[int], path: str) -> Request:
     def request(scene: Scene) -> AlterReplicaLogDirsRequest:
-        asked = AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic(name=topic or scene.topic, partitions=partitions)
+        requested = AlterReplicaLogDirsRequest.AlterReplicaLogDirTopic(name=topic or scene.topic, partitions=partitions)
         return AlterReplicaLogDirsRequest(
-            dirs=[AlterReplicaLogDirsRequest.AlterReplicaLogDir(path=path, topics=[asked])]
+            dirs=[AlterReplicaLogDirsRequest.AlterReplicaLogDir(path=path, topics=[requested])]
         )
 
     return Request(f"move to another folder: {name}", range(1, 3), request)

@@ -16,7 +16,7 @@ from moldau.cli.bench.generator import Generator
 from moldau.cli.bench.open_loop import Pace
 from moldau.cli.bench.pages import touch_pages
 from moldau.cli.bench.requests import Shape, fetch_frame, produce_frame
-from moldau.cli.bench.streams import Address, Flow, NoAnswer
+from moldau.cli.bench.streams import Address, Flow, NoResponse
 from moldau.cli.errors import CommandError
 from moldau.records.record import iterate_records
 from moldau.records.validation import validate_produced
@@ -55,8 +55,8 @@ def test_file_slices_come_with_their_headers(tmp_path: Path, slice_bytes: int) -
     ):
         connection.sendall(bytes(8 * 4))
         expected = b"".join([bytes(5) + (bytes(range(10)) * 100_000)[:slice_bytes]] * 4)
-        with connection.makefile("rb") as answers:
-            assert answers.read(len(expected)) == expected
+        with connection.makefile("rb") as responses:
+            assert responses.read(len(expected)) == expected
 
 
 def test_pump_accepts_large_responses(tmp_path: Path) -> None:
@@ -86,12 +86,12 @@ def test_closed_connection_is_reported() -> None:
 
 
 def test_responses_of_unexpected_size_are_not_counted() -> None:
-    def answer(connection: socket.socket) -> None:
+    def response(connection: socket.socket) -> None:
         connection.recv(10)
         connection.sendall(bytes(35))
         connection.recv(1)
 
-    with serve_one(answer) as address, pytest.raises(NoAnswer, match="differ in size"):
+    with serve_one(response) as address, pytest.raises(NoResponse, match="differ in size"):
         Pump([Flow(address, [bytes(10)], 10)], in_flight=1, requests_max=5, seconds_max=5).run()
 
 
@@ -138,13 +138,13 @@ def unused_port() -> int:
 
 
 @contextmanager
-def serve_one(answer: Callable[[socket.socket], object]) -> Iterator[Address]:
+def serve_one(response: Callable[[socket.socket], object]) -> Iterator[Address]:
     """A server for one connection."""
 
     def serve() -> None:
         connection, _ = listener.accept()
         with connection:
-            answer(connection)
+            response(connection)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=serve)

@@ -10,7 +10,7 @@ from moldau.wire import messages as m
 ACL = m.CreateAclsRequest.AclCreation(
     resource_type=2, resource_name="t", principal="User:a", host="*", operation=3, permission_type=3
 )
-# Something each API would answer if it were allowed to.
+# A request of each API that succeeds or fails by its content, once it is authorized.
 REQUESTS: dict[str, Callable[[], Any]] = {
     "Produce": lambda: m.ProduceRequest(
         acks=1,
@@ -193,11 +193,11 @@ REQUESTS: dict[str, Callable[[], Any]] = {
 }
 
 
-def error_codes(answer: Any) -> list[int]:
-    """All error codes in an answer, wherever they are."""
+def error_codes(response: Any) -> list[int]:
+    """All error codes in a response, wherever they are."""
     found: list[int] = []
-    for name in getattr(answer, "__slots__", ()):
-        value = getattr(answer, name)
+    for name in getattr(response, "__slots__", ()):
+        value = getattr(response, name)
         if name in ("error_code", "partition_error_code"):
             found.append(value)
         elif isinstance(value, list | tuple):

@@ -30,7 +30,7 @@ FRAME_BYTES_MAX = 100 * 1024 * 1024
 
 
 class ScriptedAuthorizer:
-    """Answers as its subclass says, whatever ACLs there are."""
+    """Authorizes as its subclass decides, whatever the ACLs are."""
 
     generation = 0
 
@@ -48,7 +48,7 @@ class Talker:
     """One connection; requests may be pipelined."""
 
     def __init__(self) -> None:
-        self._asked: list[tuple[int, int, asyncio.Future[Any]]] = []
+        self._requested: list[tuple[int, int, asyncio.Future[Any]]] = []
         self.is_lost = asyncio.Event()
         self._correlation_id = 0
         self.connection: Connection
@@ -57,26 +57,26 @@ class Talker:
         self.connection = connection
 
     def frame_received(self, frame: memoryview) -> None:
-        api_key, version, answered = self._asked.pop(0)
+        api_key, version, future = self._requested.pop(0)
         _, position = parse_response_header(api_key, version, frame)
-        answered.set_result(decode_response(api_key, version, memoryview(bytes(frame[position:]))))
+        future.set_result(decode_response(api_key, version, memoryview(bytes(frame[position:]))))
 
     def drained(self) -> None: ...
 
     def disconnected(self, reason: str) -> None:  # noqa: ARG002
         self.is_lost.set()
-        for _, _, answered in self._asked:
-            if not answered.done():
-                answered.set_exception(ConnectionResetError("closed by the broker"))
+        for _, _, future in self._requested:
+            if not future.done():
+                future.set_exception(ConnectionResetError("closed by the broker"))
 
-    def begin(self, version: int, request: Any, *, has_answer: bool = True) -> "asyncio.Future[Any]":
-        answered = asyncio.get_running_loop().create_future()
-        if has_answer:
-            self._asked.append((request.API_KEY, version, answered))
+    def begin(self, version: int, request: Any, *, has_response: bool = True) -> "asyncio.Future[Any]":
+        future = asyncio.get_running_loop().create_future()
+        if has_response:
+            self._requested.append((request.API_KEY, version, future))
         self._correlation_id += 1
         header = RequestHeader(request.API_KEY, version, self._correlation_id, "scene")
         self.connection.send(frame_request(header, request))
-        return answered
+        return future
 
     async def ask(self, version: int, request: Any) -> Any:
         async with asyncio.timeout(60):
@@ -118,8 +118,8 @@ class Scene:
                 for key, value in configs.items()
             ],
         )
-        answer = await talker.ask(7, CreateTopicsRequest(topics=[topic]))
-        assert answer.topics[0].error_code == 0, answer
+        response = await talker.ask(7, CreateTopicsRequest(topics=[topic]))
+        assert response.topics[0].error_code == 0, response
         talker.connection.close()
 
 
@@ -166,8 +166,8 @@ def produce_request(
 
 async def produce(talker: Talker, topic: str, records: Any, version: int = 9, **options: Any) -> Any:
     """Produce to one partition; return its response."""
-    answer: ProduceResponse = await talker.ask(version, produce_request(topic, records, **options))
-    return answer.responses[0].partition_responses[0]
+    response: ProduceResponse = await talker.ask(version, produce_request(topic, records, **options))
+    return response.responses[0].partition_responses[0]
 
 
 def fetch_request(
@@ -191,12 +191,12 @@ def fetch_request(
 
 async def fetch(talker: Talker, topic: str, offset: int, version: int = 11, **options: Any) -> Any:
     """Fetch from one partition; return its response."""
-    answer: FetchResponse = await talker.ask(version, fetch_request(topic, offset, **options))
-    return answer.responses[0].partitions[0]
+    response: FetchResponse = await talker.ask(version, fetch_request(topic, offset, **options))
+    return response.responses[0].partitions[0]
 
 
 async def list_offset(talker: Talker, topic: str, timestamp: int, version: int = 7) -> Any:
-    asked = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
-    topics = [ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[asked])]
-    answer = await talker.ask(version, ListOffsetsRequest(replica_id=-1, topics=topics))
-    return answer.topics[0].partitions[0]
+    requested = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    topics = [ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[requested])]
+    response = await talker.ask(version, ListOffsetsRequest(replica_id=-1, topics=topics))
+    return response.topics[0].partitions[0]

@@ -122,9 +122,9 @@ class Cluster:
         talker: Talker | None = None,
     ) -> None:
         talker = talker or await self.connect(min(self.nodes) if through is None else through)
-        asked = CreateTopicsRequest.CreatableTopic(name=topic, num_partitions=partitions, replication_factor=replicas)
-        answer = await talker.ask(7, CreateTopicsRequest(topics=[asked]))
-        assert answer.topics[0].error_code == 0, answer
+        wanted = CreateTopicsRequest.CreatableTopic(name=topic, num_partitions=partitions, replication_factor=replicas)
+        response = await talker.ask(7, CreateTopicsRequest(topics=[wanted]))
+        assert response.topics[0].error_code == 0, response
         talker.connection.close()
         await self.until(lambda: all(topic in node.broker.image.topics for node in self.nodes.values()), 1.0)
 

@@ -84,37 +84,37 @@ class Member:
         """Join, if need be a second time with the assigned id; return the response once the generation starts."""
         while True:
             request = join_request(self.group_id, self.member_id, group_instance_id=self.instance_id, **fields)
-            answer = await self.talker.ask(version, request)
-            if answer.error_code != ErrorCode.MEMBER_ID_REQUIRED:
+            response = await self.talker.ask(version, request)
+            if response.error_code != ErrorCode.MEMBER_ID_REQUIRED:
                 break
-            self.member_id = answer.member_id
-        if not answer.error_code:
-            self.member_id, self.generation = answer.member_id, answer.generation_id
-            self.protocol = answer.protocol_name
-        self.last_join = answer
-        return answer
+            self.member_id = response.member_id
+        if not response.error_code:
+            self.member_id, self.generation = response.member_id, response.generation_id
+            self.protocol = response.protocol_name
+        self.last_join = response
+        return response
 
     @property
     def is_leader(self) -> bool:
         return bool(self.last_join.leader == self.member_id)
 
     async def sync(self, assignments: Mapping[str, bytes] | None = None, version: int = 5) -> Any:
-        answer = await self.talker.ask(version, sync_request(self, assignments))
-        if not answer.error_code:
-            self.partitions = assigned(answer.assignment) if answer.assignment else {}
-        return answer
+        response = await self.talker.ask(version, sync_request(self, assignments))
+        if not response.error_code:
+            self.partitions = assigned(response.assignment) if response.assignment else {}
+        return response
 
     async def settle(self, partitions: int, version: int = 9) -> None:
         """Join and sync until the group is stable; the leader assigns the partitions round-robin."""
         while True:
-            answer = await self.join(version)
-            assert answer.error_code == 0, answer
-            deal = _round_robin([each.member_id for each in answer.members], partitions) if self.is_leader else {}
+            response = await self.join(version)
+            assert response.error_code == 0, response
+            deal = _round_robin([each.member_id for each in response.members], partitions) if self.is_leader else {}
             if (await self.sync(deal, version=min(version, 5))).error_code == 0:
                 return
 
     async def heartbeat(self, version: int = 4) -> ErrorCode:
-        answer = await self.talker.ask(
+        response = await self.talker.ask(
             version,
             messages.HeartbeatRequest(
                 group_id=self.group_id,
@@ -123,7 +123,7 @@ class Member:
                 group_instance_id=self.instance_id,
             ),
         )
-        return ErrorCode(answer.error_code)
+        return ErrorCode(response.error_code)
 
     async def leave(self, version: int = 4) -> Any:
         identity = messages.LeaveGroupRequest.MemberIdentity(
@@ -183,8 +183,8 @@ async def commit(
         for index, offset in offsets.items()
     ]
     topics = [request.OffsetCommitRequestTopic(topic_id=topic_id, name=topic, partitions=partitions)]
-    answer = await talker.ask(version, request(group_id=group_id, topics=topics, **fields))
-    codes = {each.partition_index: ErrorCode(each.error_code) for each in answer.topics[0].partitions}
+    response = await talker.ask(version, request(group_id=group_id, topics=topics, **fields))
+    codes = {each.partition_index: ErrorCode(each.error_code) for each in response.topics[0].partitions}
     return [codes[index] for index in offsets]
 
 
@@ -196,9 +196,9 @@ async def committed(
     topics = None
     if indexes is not None:
         topics = [request.OffsetFetchRequestTopics(name=topic, partition_indexes=list(indexes))]
-    asked = request.OffsetFetchRequestGroup(group_id=group_id, topics=topics)
+    requested = request.OffsetFetchRequestGroup(group_id=group_id, topics=topics)
     while True:
-        (group,) = (await talker.ask(version, request(groups=[asked]))).groups
+        (group,) = (await talker.ask(version, request(groups=[requested]))).groups
         if group.error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             break
         await asyncio.sleep(0.01)

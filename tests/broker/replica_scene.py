@@ -52,7 +52,7 @@ def values(records: bytes) -> list[bytes | None]:
 
 async def create(cluster: Cluster, topic: str = "t", partitions: list[list[int]] | None = None, **configs: Any) -> None:
     """Create a topic with the given replica assignment; the first replica of each partition leads."""
-    asked = CreateTopicsRequest.CreatableTopic(
+    requested = CreateTopicsRequest.CreatableTopic(
         name=topic,
         num_partitions=-1,
         replication_factor=-1,
@@ -66,8 +66,8 @@ async def create(cluster: Cluster, topic: str = "t", partitions: list[list[int]]
         ],
     )
     talker = await cluster.connect(1)
-    answer = await talker.ask(7, CreateTopicsRequest(topics=[asked]))
-    assert answer.topics[0].error_code == 0, answer
+    response = await talker.ask(7, CreateTopicsRequest(topics=[requested]))
+    assert response.topics[0].error_code == 0, response
     talker.connection.close()
     await cluster.until(lambda: all(topic in node.broker.image.topics for node in cluster.nodes.values()), 1.0)
 
@@ -78,18 +78,18 @@ async def send(cluster: Cluster, *values_: bytes, topic: str = "t", acks: int = 
         leader = leader_of(cluster, topic, index)
         if leader in cluster.nodes:
             talker = await cluster.connect(leader)
-            answer = await produce(talker, topic, batch(*values_), acks=acks, partition=index, timeout_ms=2000)
+            response = await produce(talker, topic, batch(*values_), acks=acks, partition=index, timeout_ms=2000)
             talker.connection.close()
-            if answer.error_code == 0:
-                return int(answer.base_offset)
-            assert answer.error_code in RETRIED, answer
+            if response.error_code == 0:
+                return int(response.base_offset)
+            assert response.error_code in RETRIED, response
         await asyncio.sleep(0.02)
 
 
 async def read(talker: Talker, offset: int = 0, topic: str = "t", **options: Any) -> list[bytes | None]:
-    answer = await fetch(talker, topic, offset, 12, **options)
-    assert answer.error_code == 0, answer
-    return values(bytes(answer.records))
+    response = await fetch(talker, topic, offset, 12, **options)
+    assert response.error_code == 0, response
+    return values(bytes(response.records))
 
 
 async def are_same(cluster: Cluster, *node_ids: int, topic: str = "t", index: int = 0, s_max: float = 5.0) -> None:
@@ -112,16 +112,16 @@ async def fetch_by_id(cluster: Cluster, offset: int, topic: str = "t", **options
 
 async def elect_preferred(cluster: Cluster, topic: str = "t", index: int = 0) -> None:
     talker = await cluster.connect(1)
-    asked = ElectLeadersRequest.TopicPartitions(topic=topic, partitions=[index])
-    answer = await talker.ask(2, ElectLeadersRequest(election_type=0, topic_partitions=[asked], timeout_ms=5000))
-    assert answer.replica_election_results[0].partition_result[0].error_code == 0, answer
+    requested = ElectLeadersRequest.TopicPartitions(topic=topic, partitions=[index])
+    response = await talker.ask(2, ElectLeadersRequest(election_type=0, topic_partitions=[requested], timeout_ms=5000))
+    assert response.replica_election_results[0].partition_result[0].error_code == 0, response
     talker.connection.close()
 
 
 async def reassign(cluster: Cluster, replicas: list[int], topic: str = "t", index: int = 0) -> None:
     moved = AlterPartitionReassignmentsRequest.ReassignablePartition(partition_index=index, replicas=replicas)
-    asked = AlterPartitionReassignmentsRequest.ReassignableTopic(name=topic, partitions=[moved])
+    requested = AlterPartitionReassignmentsRequest.ReassignableTopic(name=topic, partitions=[moved])
     talker = await cluster.connect(1)
-    answer = await talker.ask(0, AlterPartitionReassignmentsRequest(topics=[asked], timeout_ms=5000))
-    assert (answer.error_code, answer.responses[0].partitions[0].error_code) == (0, 0), answer
+    response = await talker.ask(0, AlterPartitionReassignmentsRequest(topics=[requested], timeout_ms=5000))
+    assert (response.error_code, response.responses[0].partitions[0].error_code) == (0, 0), response
     talker.connection.close()

@@ -25,17 +25,17 @@ def in_one_piece(talker: Talker, *requests: tuple[int, Any]) -> list["asyncio.Fu
     waits: list[asyncio.Future[Any]] = []
     pieces: list[Any] = []
     for number, (version, request) in enumerate(requests):
-        answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        talker._asked.append((request.API_KEY, version, answered))
-        waits.append(answered)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        talker._requested.append((request.API_KEY, version, future))
+        waits.append(future)
         header = RequestHeader(request.API_KEY, version, number, "scene")
         pieces += frame_request(header, request)
     talker.send([b"".join(bytes(piece) for piece in pieces)])
     return waits
 
 
-def produced(answer: Any) -> Any:
-    return answer.responses[0].partition_responses[0]
+def produced(response: Any) -> Any:
+    return response.responses[0].partition_responses[0]
 
 
 def writes(scene: Scene) -> list[str]:
@@ -106,8 +106,8 @@ def test_failed_write_is_not_acknowledged_and_the_log_continues(segment_bytes: i
         assert all(wait.exception() is not None for wait in waits)
         # The next one is sent alone and fails with the error; then there is space, and nothing is lost or duplicated.
         talker = await scene.connect()
-        refused = await produce(talker, "t", numbered(1))
-        assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        rejected = await produce(talker, "t", numbered(1))
+        assert rejected.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         again = [(9, produce_request("t", numbered(sequence))) for sequence in range(COUNT)]
         offsets = [produced(await wait).base_offset for wait in in_one_piece(talker, *again)]
         assert offsets == list(range(COUNT))
@@ -148,8 +148,8 @@ def test_offsets_appended_between_batches_are_visible_only_once_written() -> Non
         assert (await talker.ask(*committing(11))).topics[0].partitions[0].error_code == 0
         scene.host.disk.fail("pwrite", errno.ENOSPC, path="__consumer_offsets")
         sent = [(9, produce_request("t", batch(b"x"))) for _ in range(3)]
-        _, _, refused, _ = in_one_piece(talker, sent[0], sent[1], committing(77), sent[2])
-        assert (await refused).topics[0].partitions[0].error_code != 0
+        _, _, rejected, _ = in_one_piece(talker, sent[0], sent[1], committing(77), sent[2])
+        assert (await rejected).topics[0].partitions[0].error_code != 0
         assert await producer.end() == 0
         async with asyncio.timeout(10):
             while (found := await committed(talker, [0], topic="t")) == {0: -1}:  # not loaded to the end yet

@@ -35,11 +35,11 @@ class DenyAll(ScriptedAuthorizer):
     """Denies everything."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[Operation, Resource]] = []
+        self.requested: list[tuple[Operation, Resource]] = []
 
     def is_allowed(self, client: Client, operation: Operation, resource: Resource) -> bool:
         assert client.principal == "User:ANONYMOUS"
-        self.asked.append((operation, resource))
+        self.requested.append((operation, resource))
         return False
 
 
@@ -59,21 +59,21 @@ def _check_rejected(name: str, version: int, address: Address) -> None:
 
     async def script(scene: Scene) -> None:
         talker = await scene.connect(address)
-        answer = await talker.ask(version, REQUESTS[name]())
-        codes = {ErrorCode(code) for code in error_codes(answer)} - {ErrorCode.NONE}
+        response = await talker.ask(version, REQUESTS[name]())
+        codes = {ErrorCode(code) for code in error_codes(response)} - {ErrorCode.NONE}
         if name == "ListGroups":  # as in Kafka, groups without permission are left out
-            assert not answer.groups
+            assert not response.groups
         elif name == "ListTransactions":
-            assert not answer.transaction_states
+            assert not response.transaction_states
         elif name == "DescribeCluster" and address == BROKER:  # which tells no more than Metadata
-            assert answer.cluster_authorized_operations == -(2**31)
+            assert response.cluster_authorized_operations == -(2**31)
         elif not (name == "DescribeLogDirs" and version < 3):  # the response has no error code there
             assert codes
-        assert codes <= AUTHORIZATION_ERRORS, answer
+        assert codes <= AUTHORIZATION_ERRORS, response
         assert scene.node.broker.image.topics == {}
 
     on_broker(script, authorizer=authorizer, settings=WITH_CONTROLLER)
-    assert authorizer.asked or name in ("ListTransactions", "DescribeCluster"), "which ask for what there is"
+    assert authorizer.requested or name in ("ListTransactions", "DescribeCluster"), "which ask for what there is"
 
 
 class DescribeOnly(ScriptedAuthorizer):
@@ -90,9 +90,9 @@ def test_metadata_of_all_topics_omits_unauthorized_topics() -> None:
         await scene.create("open-1")
         await scene.create("closed-1")
         talker = await scene.connect()
-        answer = await talker.ask(12, m.MetadataRequest(topics=None, include_topic_authorized_operations=True))
-        assert [topic.name for topic in answer.topics] == ["open-1"]
-        bits = answer.topics[0].topic_authorized_operations
+        response = await talker.ask(12, m.MetadataRequest(topics=None, include_topic_authorized_operations=True))
+        assert [topic.name for topic in response.topics] == ["open-1"]
+        bits = response.topics[0].topic_authorized_operations
         assert bits == 1 << Operation.DESCRIBE.value | 1 << Operation.CREATE.value
 
     on_broker(script, authorizer=DescribeOnly())

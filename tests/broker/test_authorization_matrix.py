@@ -231,29 +231,29 @@ async def prepare(talker: Talker) -> None:
     assert not any([*codes, joined.error_code, producer.error_code]), (codes, joined, producer)
 
 
-def texts(answer: Any) -> set[str]:
+def texts(response: Any) -> set[str]:
     """All strings in a response."""
-    if isinstance(answer, str):
-        return {answer}
-    if isinstance(answer, list | tuple):
-        return {text for each in answer for text in texts(each)}
-    if isinstance(answer, Message):
-        return {text for name in answer.__slots__ for text in texts(getattr(answer, name))}
+    if isinstance(response, str):
+        return {response}
+    if isinstance(response, list | tuple):
+        return {text for each in response for text in texts(each)}
+    if isinstance(response, Message):
+        return {text for name in response.__slots__ for text in texts(getattr(response, name))}
     return set()
 
 
-def check(tested: Case, acls: Sequence[AclBinding], answer: Any) -> None:
+def check(tested: Case, acls: Sequence[AclBinding], response: Any) -> None:
     unmet = [rule for rule in tested.rules if not any(is_allowed(acls, each) for each in rule.any_of)]
-    codes = set(error_codes(answer)) & AUTHORIZATION_ERRORS
+    codes = set(error_codes(response)) & AUTHORIZATION_ERRORS
     first = unmet[0] if unmet else None
     expected = {int(first.error)} if first is not None and first.effect is not Effect.LEAVE_OUT else set()
-    assert codes == expected, (acls, answer)
+    assert codes == expected, (acls, response)
     if expected:
         return
     for rule in tested.rules:
         if rule.effect is Effect.LEAVE_OUT:
             name = NAMES[rule.any_of[-1].kind]
-            assert (name in texts(answer)) == (rule not in unmet), (acls, answer)
+            assert (name in texts(response)) == (rule not in unmet), (acls, response)
 
 
 @pytest.mark.parametrize("tested", [*SPECIAL, *other_cases()], ids=str)

@@ -21,8 +21,8 @@ def test_brokers_are_registered_and_unfenced_before_they_serve() -> None:
     async def script(cluster: Cluster) -> None:
         for node_id in (1, 2, 3):
             talker = await cluster.connect(node_id)
-            answer = await talker.ask(12, m.MetadataRequest(topics=None))
-            assert {each.node_id for each in answer.brokers} >= {node_id}
+            response = await talker.ask(12, m.MetadataRequest(topics=None))
+            assert {each.node_id for each in response.brokers} >= {node_id}
         epochs = [cluster.broker(node_id).epoch for node_id in (1, 2, 3)]
         assert len(set(epochs)) == 3
 
@@ -217,11 +217,11 @@ def test_second_broker_with_the_same_id_fails_to_start_with_a_message() -> None:
             broker_id=2, cluster_id=cluster.nodes[1].cluster_id, incarnation_id=bytes(16), log_dirs=[bytes(16)]
         )
         await asyncio.sleep(3)
-        answer = await cluster.nodes[3].broker.controller.ask(request)
-        assert answer.error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+        response = await cluster.nodes[3].broker.controller.ask(request)
+        assert response.error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
         request.cluster_id = "another"
-        answer = await cluster.nodes[3].broker.controller.ask(request)
-        assert answer.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
+        response = await cluster.nodes[3].broker.controller.ask(request)
+        assert response.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
 
     on_cluster(script)
 

@@ -17,8 +17,8 @@ def test_acknowledged_records_survive_a_killed_leader(victim: int) -> None:
         index = cluster.leaders("t").index(victim)
         talker = await cluster.connect(victim)
         for number in range(VALUES):
-            answer = await produce(talker, "t", batch(b"%d" % number), partition=index)
-            assert (answer.error_code, answer.base_offset) == (0, number)
+            response = await produce(talker, "t", batch(b"%d" % number), partition=index)
+            assert (response.error_code, response.base_offset) == (0, number)
         cluster.kill(victim)
         await cluster.until(lambda: cluster.leaders("t")[index] not in (victim, -1), 1.0)
         leader = cluster.leaders("t")[index]
@@ -26,8 +26,8 @@ def test_acknowledged_records_survive_a_killed_leader(victim: int) -> None:
         await asyncio.sleep(0.1)
         response = await fetch(talker, "t", 0, partition=index)
         assert (response.error_code, response.high_watermark) == (0, VALUES)
-        answer = await produce(talker, "t", batch(b"more"), partition=index)
-        assert (answer.error_code, answer.base_offset) == (0, VALUES)
+        response = await produce(talker, "t", batch(b"more"), partition=index)
+        assert (response.error_code, response.base_offset) == (0, VALUES)
 
     on_cluster(script)
 
@@ -41,8 +41,8 @@ def test_restarted_broker_catches_up_and_rejoins_the_isr() -> None:
         cluster.kill(3)
         talker = await cluster.connect(1)
         for number in range(VALUES):
-            answer = await produce(talker, "t", batch(b"%d" % number), partition=index)
-            assert (answer.error_code, answer.base_offset) == (0, number)
+            response = await produce(talker, "t", batch(b"%d" % number), partition=index)
+            assert (response.error_code, response.base_offset) == (0, number)
         image = cluster.nodes[1].broker
         assert 3 not in image.image.topics["t"].partitions[index].isr
         await cluster.start(3)

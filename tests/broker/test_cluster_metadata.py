@@ -12,26 +12,26 @@ from moldau.wire import messages as m
 
 async def metadata(cluster: Cluster, node_id: int, topic: str, version: int = 12) -> m.MetadataResponse:
     talker = await cluster.connect(node_id)
-    answer: m.MetadataResponse = await talker.ask(
+    response: m.MetadataResponse = await talker.ask(
         version, m.MetadataRequest(topics=[m.MetadataRequest.MetadataRequestTopic(name=topic)])
     )
     talker.connection.close()
-    return answer
+    return response
 
 
 def test_every_broker_returns_the_same_metadata() -> None:
     async def script(cluster: Cluster) -> None:
         await cluster.create("t", partitions=6)
-        answers = [await metadata(cluster, node_id, "t") for node_id in (1, 2, 3)]
-        for answer in answers:
-            assert sorted((each.node_id, each.host, each.port) for each in answer.brokers) == [
+        responses = [await metadata(cluster, node_id, "t") for node_id in (1, 2, 3)]
+        for response in responses:
+            assert sorted((each.node_id, each.host, each.port) for each in response.brokers) == [
                 (1, "n1", 9092),
                 (2, "n2", 9092),
                 (3, "n3", 9092),
             ]
-            assert answer.controller_id == 1
-            assert answer.topics == answers[0].topics
-            assert all(not each.offline_replicas for each in answer.topics[0].partitions)
+            assert response.controller_id == 1
+            assert response.topics == responses[0].topics
+            assert all(not each.offline_replicas for each in response.topics[0].partitions)
 
     on_cluster(script)
 
@@ -47,10 +47,10 @@ def test_dead_broker_is_removed_and_its_replicas_are_offline() -> None:
         await cluster.until(lambda: all(cluster.broker(2, seen_by).is_fenced for seen_by in (1, 3)), 1.0)
         await asyncio.sleep(lost_brokers.LISTED_MS / 1000)
         for node_id in (1, 3):
-            answer = await metadata(cluster, node_id, "t")
-            assert [each.node_id for each in answer.brokers] == [1, 3]
-            assert all(tuple(each.offline_replicas) == (2,) for each in answer.topics[0].partitions)
-            assert all(each.error_code == 0 for each in answer.topics[0].partitions)
+            response = await metadata(cluster, node_id, "t")
+            assert [each.node_id for each in response.brokers] == [1, 3]
+            assert all(tuple(each.offline_replicas) == (2,) for each in response.topics[0].partitions)
+            assert all(each.error_code == 0 for each in response.topics[0].partitions)
             partition = (await metadata(cluster, node_id, "lone")).topics[0].partitions[lost]
             assert (partition.error_code, partition.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
 
@@ -64,16 +64,16 @@ def test_metadata_request_at_a_leader_failure_waits_for_the_next_leader(seed: in
         await cluster.create("t", partitions=6)
         await asyncio.sleep(3)
         talker = await cluster.connect(3)
-        asked = m.MetadataRequest(topics=[m.MetadataRequest.MetadataRequestTopic(name="t")])
-        assert [each.leader_id for each in (await talker.ask(12, asked)).topics[0].partitions].count(2) == 2
+        requested = m.MetadataRequest(topics=[m.MetadataRequest.MetadataRequestTopic(name="t")])
+        assert [each.leader_id for each in (await talker.ask(12, requested)).topics[0].partitions].count(2) == 2
         cluster.kill(2)
         began_s = cluster.simulation.now_s
-        answer = await talker.ask(
-            12, asked
+        response = await talker.ask(
+            12, requested
         )  # at once: the failure is not detected yet, perhaps not even the lost connection
         assert cluster.simulation.now_s - began_s < lost_brokers.HELD_MS_MAX / 1000
-        assert {each.leader_id for each in answer.topics[0].partitions} == {1, 3}
-        assert sorted(each.node_id for each in answer.brokers) == [1, 2, 3]  # librdkafka fails if one is missing
+        assert {each.leader_id for each in response.topics[0].partitions} == {1, 3}
+        assert sorted(each.node_id for each in response.brokers) == [1, 2, 3]  # librdkafka fails if one is missing
 
     on_cluster(script, seed=seed)
 
@@ -105,14 +105,14 @@ def test_lost_connection_to_a_live_broker_delays_metadata_only_briefly() -> None
         await asyncio.sleep(3)
         broker = cluster.nodes[3].broker
         talker = await cluster.connect(3)
-        asked = m.MetadataRequest(topics=[m.MetadataRequest.MetadataRequestTopic(name="t")])
+        requested = m.MetadataRequest(topics=[m.MetadataRequest.MetadataRequestTopic(name="t")])
         address = broker.image.brokers[2].address(broker.inter_broker_listener)
         assert address is not None
         broker.lost_brokers.lost(address, "a hiccup")
         began_s = cluster.simulation.now_s
-        answer = await talker.ask(12, asked)
+        response = await talker.ask(12, requested)
         assert cluster.simulation.now_s - began_s < lost_brokers.HELD_MS_MAX / 1000 + 0.1
-        assert sorted(each.leader_id for each in answer.topics[0].partitions) == [1, 2, 3]
+        assert sorted(each.leader_id for each in response.topics[0].partitions) == [1, 2, 3]
 
     on_cluster(script)
 
@@ -123,14 +123,14 @@ def test_describe_cluster_includes_fenced_brokers_on_request() -> None:
         cluster.kill(2)
         await cluster.until(lambda: all(cluster.broker(2, seen_by).is_fenced for seen_by in (1, 3)), 1.0)
         talker = await cluster.connect(3)
-        answer = await talker.ask(2, m.DescribeClusterRequest(include_fenced_brokers=True))
-        assert sorted((each.broker_id, each.is_fenced) for each in answer.brokers) == [
+        response = await talker.ask(2, m.DescribeClusterRequest(include_fenced_brokers=True))
+        assert sorted((each.broker_id, each.is_fenced) for each in response.brokers) == [
             (1, False),
             (2, True),
             (3, False),
         ]
-        answer = await talker.ask(2, m.DescribeClusterRequest())
-        assert [each.broker_id for each in answer.brokers] == [1, 3]
+        response = await talker.ask(2, m.DescribeClusterRequest())
+        assert [each.broker_id for each in response.brokers] == [1, 3]
 
     on_cluster(script)
 
@@ -143,8 +143,8 @@ def test_leader_without_an_address_on_the_listener_is_omitted() -> None:
         listener = image.brokers[2].listeners[0]
         object.__setattr__(image.brokers[2], "listeners", (listener._replace(name="INSIDE"),))
         for version, code in ((5, ErrorCode.LEADER_NOT_AVAILABLE), (12, ErrorCode.LISTENER_NOT_FOUND)):
-            answer = await talker.ask(version, m.MetadataRequest(topics=None))
-            partitions = {each.leader_id: each.error_code for each in answer.topics[0].partitions}
+            response = await talker.ask(version, m.MetadataRequest(topics=None))
+            partitions = {each.leader_id: each.error_code for each in response.topics[0].partitions}
             assert partitions == {1: 0, 3: 0, -1: code}
         paged = await talker.ask(0, m.DescribeTopicPartitionsRequest(topics=[], response_partition_limit=10))
         partitions = {
@@ -166,10 +166,10 @@ def test_configs_of_any_broker_are_altered_through_any_other() -> None:
 
         for through, name in ((1, "2"), (2, "3"), (3, "")):
             talker = await cluster.connect(through)
-            answer = await talker.ask(1, change(name))
-            assert answer.responses[0].error_code == 0, answer
-        answer = await talker.ask(1, change("77"))
-        assert answer.responses[0].error_code == ErrorCode.INVALID_REQUEST
+            response = await talker.ask(1, change(name))
+            assert response.responses[0].error_code == 0, response
+        response = await talker.ask(1, change("77"))
+        assert response.responses[0].error_code == ErrorCode.INVALID_REQUEST
         await cluster.until(
             lambda: all(node.broker.settings.max_connections == 1234 for node in cluster.nodes.values()), 1.0
         )

@@ -25,17 +25,17 @@ def test_api_versions_lists_every_served_api_in_every_version(version: int) -> N
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
         request = m.ApiVersionsRequest(client_software_name="tester", client_software_version="1.0")
-        answer = await talker.ask(version, request)
-        assert answer.error_code == 0
-        listed = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
+        response = await talker.ask(version, request)
+        assert response.error_code == 0
+        listed = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
         assert listed == {api.key: api.advertised for api in served_apis() if ServedOn.BROKER in api.served_on}
         assert listed[0][0] == 0  # librdkafka would not compress otherwise
         if version >= 3:
-            features = {each.name: each.max_version_level for each in answer.finalized_features}
+            features = {each.name: each.max_version_level for each in response.finalized_features}
             assert features["metadata.version"] > 0
             assert features["transaction.version"] == 2, "clients let the broker end transactions with a new epoch"
-            assert answer.finalized_features_epoch >= 0
-            supported = {each.name: each.min_version for each in answer.supported_features}
+            assert response.finalized_features_epoch >= 0
+            supported = {each.name: each.min_version for each in response.supported_features}
             assert "metadata.version" in supported
             assert version > 3 or 0 not in supported.values()  # older clients fail on a minimum of 0
             assert ("kraft.version" in supported) == (version > 3)
@@ -64,23 +64,23 @@ def test_metadata_is_served_in_every_version(version: int) -> None:
         await scene.create("u")
         talker = await scene.connect()
         everything = m.MetadataRequest(topics=[] if version == 0 else None)
-        answer = await talker.ask(version, everything)
-        assert [(each.node_id, each.host, each.port) for each in answer.brokers] == [(1, "broker", 9092)]
-        assert [(each.name, len(each.partitions)) for each in answer.topics] == [("t", 2), ("u", 1)]
-        (first, _) = answer.topics[0].partitions
+        response = await talker.ask(version, everything)
+        assert [(each.node_id, each.host, each.port) for each in response.brokers] == [(1, "broker", 9092)]
+        assert [(each.name, len(each.partitions)) for each in response.topics] == [("t", 2), ("u", 1)]
+        (first, _) = response.topics[0].partitions
         assert (first.leader_id, list(first.replica_nodes), list(first.isr_nodes)) == (1, [1], [1])
         if version >= 1:
-            assert answer.controller_id == 1
-            assert not answer.topics[0].is_internal
+            assert response.controller_id == 1
+            assert not response.topics[0].is_internal
             assert list((await talker.ask(version, m.MetadataRequest(topics=[]))).topics) == []
         if version >= 2:
-            assert answer.cluster_id == scene.node.cluster_id
+            assert response.cluster_id == scene.node.cluster_id
         if version >= 7:
             assert first.leader_epoch == 0
         if version >= 10:
-            assert answer.topics[0].topic_id not in (bytes(16), answer.topics[1].topic_id)
-        asked = [m.MetadataRequest.MetadataRequestTopic(name=name) for name in ("u", "missing")]
-        some = await talker.ask(version, m.MetadataRequest(topics=asked, allow_auto_topic_creation=False))
+            assert response.topics[0].topic_id not in (bytes(16), response.topics[1].topic_id)
+        requested = [m.MetadataRequest.MetadataRequestTopic(name=name) for name in ("u", "missing")]
+        some = await talker.ask(version, m.MetadataRequest(topics=requested, allow_auto_topic_creation=False))
         codes = {each.name: each.error_code for each in some.topics}
         assert codes["u"] == 0
         if version >= 4:  # earlier versions create the requested topic
@@ -95,9 +95,9 @@ def test_metadata_is_served_by_topic_id(version: int) -> None:
         await scene.create("t")
         talker = await scene.connect()
         topic_id = scene.node.broker.image.topics["t"].topic_id
-        asked = [m.MetadataRequest.MetadataRequestTopic(name=None, topic_id=each) for each in (topic_id, UNKNOWN_ID)]
-        answer = await talker.ask(version, m.MetadataRequest(topics=asked))
-        topics = {each.topic_id: (each.name, each.error_code) for each in answer.topics}
+        wanted = [m.MetadataRequest.MetadataRequestTopic(name=None, topic_id=each) for each in (topic_id, UNKNOWN_ID)]
+        response = await talker.ask(version, m.MetadataRequest(topics=wanted))
+        topics = {each.topic_id: (each.name, each.error_code) for each in response.topics}
         assert topics == {topic_id: ("t", 0), UNKNOWN_ID: (None, ErrorCode.UNKNOWN_TOPIC_ID)}
 
     on_broker(script)
@@ -108,9 +108,9 @@ def test_metadata_is_served_by_topic_id(version: int) -> None:
 def test_metadata_rejects_a_null_name_without_an_id(version: int) -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
-        asked = m.MetadataRequest.MetadataRequestTopic(name=None)
-        answer = await talker.ask(version, m.MetadataRequest(topics=[asked]))
-        assert answer.topics[0].error_code == ErrorCode.INVALID_REQUEST
+        requested = m.MetadataRequest.MetadataRequestTopic(name=None)
+        response = await talker.ask(version, m.MetadataRequest(topics=[requested]))
+        assert response.topics[0].error_code == ErrorCode.INVALID_REQUEST
         assert scene.node.broker.bugs == 0
 
     on_broker(script)
@@ -124,10 +124,10 @@ def test_describe_cluster_in_every_version(version: int) -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
         request = m.DescribeClusterRequest(include_cluster_authorized_operations=True)
-        answer = await talker.ask(version, request)
-        assert (answer.error_code, answer.cluster_id, answer.controller_id) == (0, scene.node.cluster_id, 1)
-        assert [(each.broker_id, each.host, each.port) for each in answer.brokers] == [(1, "broker", 9092)]
-        assert answer.cluster_authorized_operations > 0
+        response = await talker.ask(version, request)
+        assert (response.error_code, response.cluster_id, response.controller_id) == (0, scene.node.cluster_id, 1)
+        assert [(each.broker_id, each.host, each.port) for each in response.brokers] == [(1, "broker", 9092)]
+        assert response.cluster_authorized_operations > 0
         if version >= 1:
             controllers = await talker.ask(version, m.DescribeClusterRequest(endpoint_type=2))
             assert controllers.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
@@ -145,24 +145,24 @@ def test_describe_log_dirs_reports_the_size_of_each_partition(version: int) -> N
         talker = await scene.connect()
         written = batch(b"x" * 500)
         await produce(talker, "t", written, partition=1)
-        answer = await talker.ask(version, m.DescribeLogDirsRequest(topics=None))
-        (folder,) = answer.results
+        response = await talker.ask(version, m.DescribeLogDirsRequest(topics=None))
+        (folder,) = response.results
         sizes = {(each.name, p.partition_index): p.partition_size for each in folder.topics for p in each.partitions}
         assert (folder.error_code, folder.log_dir) == (0, "/data")
         assert sizes == {("t", 0): 0, ("t", 1): len(written), ("u", 0): 0}
         if version >= 4:
             assert 0 < folder.usable_bytes <= folder.total_bytes
         some = m.DescribeLogDirsRequest.DescribableLogDirTopic(topic="t", partitions=[1, 7])
-        answer = await talker.ask(version, m.DescribeLogDirsRequest(topics=[some]))
-        assert [p.partition_index for each in answer.results[0].topics for p in each.partitions] == [1]
+        response = await talker.ask(version, m.DescribeLogDirsRequest(topics=[some]))
+        assert [p.partition_index for each in response.results[0].topics for p in each.partitions] == [1]
 
     on_broker(script)
 
 
 def _moved(path: str, **partitions: list[int]) -> m.AlterReplicaLogDirsRequest:
-    asked = m.AlterReplicaLogDirsRequest
-    topics = [asked.AlterReplicaLogDirTopic(name=name, partitions=each) for name, each in partitions.items()]
-    return asked(dirs=[asked.AlterReplicaLogDir(path=path, topics=topics)])
+    requested = m.AlterReplicaLogDirsRequest
+    topics = [requested.AlterReplicaLogDirTopic(name=name, partitions=each) for name, each in partitions.items()]
+    return requested(dirs=[requested.AlterReplicaLogDir(path=path, topics=topics)])
 
 
 @pytest.mark.proves("A1")
@@ -193,9 +193,9 @@ def test_config_resources_are_listed_by_type() -> None:
         assert (await talker.ask(1, alter(resources=[group]))).responses[0].error_code == 0
 
         async def listed(version: int, *types: int) -> list[tuple[int, str]]:
-            answer = await talker.ask(version, m.ListConfigResourcesRequest(resource_types=[*types]))
-            assert answer.error_code == 0
-            return [(each.resource_type, each.resource_name) for each in answer.config_resources]
+            response = await talker.ask(version, m.ListConfigResourcesRequest(resource_types=[*types]))
+            assert response.error_code == 0
+            return [(each.resource_type, each.resource_name) for each in response.config_resources]
 
         assert await listed(0) == []
         assert await listed(1, 32) == [(32, "g")]
@@ -205,9 +205,9 @@ def test_config_resources_are_listed_by_type() -> None:
         assert (await talker.ask(1, alter(resources=[subscription]))).responses[0].error_code == 0
         assert await listed(0) == [(16, "all")]
         assert await listed(1) == [(2, "t"), (2, "u"), (4, "1"), (8, "1"), (16, "all"), (32, "g")]
-        refused = await talker.ask(1, m.ListConfigResourcesRequest(resource_types=[2, 3]))
-        assert refused.error_code == ErrorCode.UNSUPPORTED_VERSION
-        assert not refused.config_resources
+        rejected = await talker.ask(1, m.ListConfigResourcesRequest(resource_types=[2, 3]))
+        assert rejected.error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert not rejected.config_resources
 
     on_broker(script)
 
@@ -232,13 +232,13 @@ def test_describe_topic_partitions_pages_list_each_partition_once(limit: int) ->
         seen: list[tuple[str, int]] = []
         cursor = None
         while True:
-            answer = await page(talker, limit, cursor)
-            got = [(each.name, p.partition_index) for each in answer.topics for p in each.partitions]
+            response = await page(talker, limit, cursor)
+            got = [(each.name, p.partition_index) for each in response.topics for p in each.partitions]
             assert len(got) <= limit
             seen += got
-            if answer.next_cursor is None:
+            if response.next_cursor is None:
                 break
-            cursor = (answer.next_cursor.topic_name, answer.next_cursor.partition_index)
+            cursor = (response.next_cursor.topic_name, response.next_cursor.partition_index)
         assert seen == [("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2), ("b", 3), ("c", 0), ("c", 1), ("c", 2)]
 
     on_broker(script)
@@ -248,17 +248,17 @@ def test_describe_topic_partitions_reports_unknown_topics() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t", partitions=2)
         talker = await scene.connect()
-        answer = await page(talker, 10, None, "missing", "t")
-        assert [(each.name, each.error_code) for each in answer.topics] == [
+        response = await page(talker, 10, None, "missing", "t")
+        assert [(each.name, each.error_code) for each in response.topics] == [
             ("missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
             ("t", 0),
         ]
-        partition = answer.topics[1].partitions[0]
+        partition = response.topics[1].partitions[0]
         assert (partition.leader_id, list(partition.isr_nodes)) == (1, [1])
         beyond = await page(talker, 10, ("t", 50), "t")
         assert [len(each.partitions) for each in beyond.topics] in ([0], [])
-        refused = await page(talker, 10, ("t", -1), "t")
-        assert refused.topics[0].error_code == ErrorCode.INVALID_REQUEST
+        rejected = await page(talker, 10, ("t", -1), "t")
+        assert rejected.topics[0].error_code == ErrorCode.INVALID_REQUEST
 
     on_broker(script)
 
@@ -291,13 +291,13 @@ def test_list_offsets_resolves_every_timestamp_kind_in_every_version(version: in
         below = m.DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=1)
         topic = m.DeleteRecordsRequest.DeleteRecordsTopic(name="t", partitions=[below])
         await talker.ask(2, m.DeleteRecordsRequest(topics=[topic], timeout_ms=1000))
-        answer = await list_offset(talker, "t", timestamp, version)
+        response = await list_offset(talker, "t", timestamp, version)
         if version < SINCE.get(timestamp, 0):
-            assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+            assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
             return
-        assert (answer.error_code, answer.timestamp, answer.offset) == (0, *FOUND[timestamp])
-        if version >= 4 and answer.offset >= 0:
-            assert answer.leader_epoch == 0
+        assert (response.error_code, response.timestamp, response.offset) == (0, *FOUND[timestamp])
+        if version >= 4 and response.offset >= 0:
+            assert response.leader_epoch == 0
 
     on_broker(script)
 
@@ -318,10 +318,10 @@ def test_list_offsets_of_an_empty_log() -> None:
 
 async def epoch_end(talker: Talker, version: int, epoch: int, *, current: int = -1, partition: int = 0) -> Any:
     request = m.OffsetForLeaderEpochRequest
-    asked = request.OffsetForLeaderPartition(partition=partition, leader_epoch=epoch, current_leader_epoch=current)
-    topic = request.OffsetForLeaderTopic(topic="t", partitions=[asked])
-    answer = await talker.ask(version, request(replica_id=-2, topics=[topic]))
-    return answer.topics[0].partitions[0]
+    requested = request.OffsetForLeaderPartition(partition=partition, leader_epoch=epoch, current_leader_epoch=current)
+    topic = request.OffsetForLeaderTopic(topic="t", partitions=[requested])
+    response = await talker.ask(version, request(replica_id=-2, topics=[topic]))
+    return response.topics[0].partitions[0]
 
 
 @pytest.mark.parametrize("version", range(2, 5))
@@ -331,8 +331,8 @@ def test_leader_epoch_ends_at_the_log_end_offset(version: int) -> None:
         talker = await scene.connect()
         for _ in range(3):
             await produce(talker, "t", batch(b"x"))
-        answer = await epoch_end(talker, version, 0)
-        assert (answer.error_code, answer.leader_epoch, answer.end_offset) == (0, 0, 3)
+        response = await epoch_end(talker, version, 0)
+        assert (response.error_code, response.leader_epoch, response.end_offset) == (0, 0, 3)
         future = await epoch_end(talker, version, 9)
         assert future.end_offset == -1
         assert (await epoch_end(talker, version, 0, current=4)).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH

@@ -43,8 +43,8 @@ def test_topic_can_be_created_through_every_broker() -> None:
 async def write_voters_down(cluster: Cluster, through: int) -> None:
     update = m.UpdateFeaturesRequest.FeatureUpdateKey(feature="kraft.version", max_version_level=1, upgrade_type=1)
     talker = await cluster.connect(through)
-    answer = await talker.ask(2, m.UpdateFeaturesRequest(timeout_ms=5000, feature_updates=[update]))
-    assert (answer.error_code, answer.error_message) == (0, None)
+    response = await talker.ask(2, m.UpdateFeaturesRequest(timeout_ms=5000, feature_updates=[update]))
+    assert (response.error_code, response.error_message) == (0, None)
 
 
 @pytest.mark.proves("H6")
@@ -169,16 +169,16 @@ def test_acknowledged_metadata_survives_a_kill_of_all_nodes() -> None:
     async def script(cluster: Cluster) -> None:
         await cluster.create("t", partitions=3)
         leader = cluster.leaders("t")[0]
-        answer = await produce(await cluster.connect(leader), "t", batch(b"a", b"b"))
-        assert answer.error_code == 0
+        response = await produce(await cluster.connect(leader), "t", batch(b"a", b"b"))
+        assert response.error_code == 0
         for node_id in list(cluster.nodes):
             cluster.kill(node_id)
         await cluster.start_all()
         await cluster.until(lambda: -1 not in cluster.leaders("t"), 5.0)
         leader = cluster.leaders("t")[0]
         await cluster.until(lambda: "t" in cluster.nodes[leader].broker.image.topics, 5.0)
-        answer = await produce(await cluster.connect(leader), "t", batch(b"c"))
-        assert (answer.error_code, answer.base_offset) == (0, 2)
+        response = await produce(await cluster.connect(leader), "t", batch(b"c"))
+        assert (response.error_code, response.base_offset) == (0, 2)
 
     on_cluster(script, roles=ALL_CONTROL)
 
@@ -190,9 +190,9 @@ def test_dedicated_controllers_and_brokers_form_a_cluster() -> None:
         await cluster.create("t", partitions=4, replicas=2, through=5)
         assert set(cluster.leaders("t", 1)) == {4, 5}
         talker = await cluster.connect(4)
-        answer = await talker.ask(12, m.MetadataRequest(topics=None))
-        assert {each.node_id for each in answer.brokers} == {4, 5}
-        assert answer.controller_id in (4, 5)
+        response = await talker.ask(12, m.MetadataRequest(topics=None))
+        assert {each.node_id for each in response.brokers} == {4, 5}
+        assert response.controller_id in (4, 5)
         victim = cluster.active
         cluster.kill(victim)
         await cluster.until_active(1.0)

@@ -20,11 +20,11 @@ async def describe(
     talker: Talker, kind: int, name: str, *keys: str, version: int = 4, **fields: Any
 ) -> tuple[int, dict[str, Any]]:
     """Return the error code and the configs by name."""
-    asked = m.DescribeConfigsRequest.DescribeConfigsResource(
+    requested = m.DescribeConfigsRequest.DescribeConfigsResource(
         resource_type=kind, resource_name=name, configuration_keys=list(keys) or None
     )
-    answer = await talker.ask(version, m.DescribeConfigsRequest(resources=[asked], **fields))
-    (result,) = answer.results
+    response = await talker.ask(version, m.DescribeConfigsRequest(resources=[requested], **fields))
+    (result,) = response.results
     assert (result.resource_type, result.resource_name) == (kind, name)
     return result.error_code, {config.name: config for config in result.configs}
 
@@ -115,7 +115,7 @@ def test_describe_configs_marks_read_only_broker_configs() -> None:
     on_broker(script, settings=["num.partitions=3"])
 
 
-REFUSED_QUESTIONS = (
+REJECTED_QUERIES = (
     (TOPIC, "missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     (TOPIC, "not a name", ErrorCode.INVALID_TOPIC_EXCEPTION),
     (BROKER, "7", ErrorCode.INVALID_REQUEST),
@@ -125,11 +125,11 @@ REFUSED_QUESTIONS = (
 )
 
 
-@pytest.mark.parametrize(("kind", "name", "code"), REFUSED_QUESTIONS)
+@pytest.mark.parametrize(("kind", "name", "code"), REJECTED_QUERIES)
 def test_describe_configs_rejects_resources_without_configs(kind: int, name: str, code: ErrorCode) -> None:
     async def script(scene: Scene) -> None:
-        answer, configs = await describe(await scene.connect(), kind, name)
-        assert (answer, configs) == (code, {})
+        response, configs = await describe(await scene.connect(), kind, name)
+        assert (response, configs) == (code, {})
 
     on_broker(script)
 
@@ -138,12 +138,12 @@ def test_describe_configs_responds_per_resource() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         resource = m.DescribeConfigsRequest.DescribeConfigsResource
-        asked = [
+        requested = [
             resource(resource_type=kind, resource_name=name, configuration_keys=["retention.ms"])
             for kind, name in ((TOPIC, "t"), (TOPIC, "missing"), (BROKER, ME))
         ]
-        answer = await (await scene.connect()).ask(4, m.DescribeConfigsRequest(resources=asked))
-        assert [each.error_code for each in answer.results] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0]
+        response = await (await scene.connect()).ask(4, m.DescribeConfigsRequest(resources=requested))
+        assert [each.error_code for each in response.results] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0]
 
     on_broker(script)
 
@@ -159,8 +159,8 @@ def test_configs_are_set_deleted_appended_to_and_subtracted_from(version: int) -
         talker = await scene.connect()
 
         async def altered(*changes: Change) -> tuple[int, dict[str, str]]:
-            answer = await change(talker, TOPIC, "t", *changes, version=version)
-            return answer.error_code, dict(scene.node.broker.image.topic_configs("t"))
+            response = await change(talker, TOPIC, "t", *changes, version=version)
+            return response.error_code, dict(scene.node.broker.image.topic_configs("t"))
 
         assert await altered(("retention.ms", SET, "5"), ("segment.ms", SET, "6")) == (
             0,
@@ -181,7 +181,7 @@ def test_configs_are_set_deleted_appended_to_and_subtracted_from(version: int) -
     on_broker(script)
 
 
-REFUSED_CHANGES: tuple[tuple[Change, ErrorCode, str], ...] = (
+REJECTED_CHANGES: tuple[tuple[Change, ErrorCode, str], ...] = (
     (("no.such.thing", SET, "1"), ErrorCode.INVALID_CONFIG, "Unknown topic config name: no.such.thing"),
     (("retention.ms", SET, "soon"), ErrorCode.INVALID_CONFIG, "retention.ms"),
     (("retention.ms", SET, None), ErrorCode.INVALID_REQUEST, "Null value not supported for : retention.ms"),
@@ -196,13 +196,13 @@ REFUSED_CHANGES: tuple[tuple[Change, ErrorCode, str], ...] = (
 )
 
 
-@pytest.mark.parametrize(("wanted", "code", "words"), REFUSED_CHANGES)
+@pytest.mark.parametrize(("wanted", "code", "words"), REJECTED_CHANGES)
 def test_invalid_change_rejects_the_whole_resource(wanted: Change, code: ErrorCode, words: str) -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
-        answer = await change(await scene.connect(), TOPIC, "t", ("segment.ms", SET, "999"), wanted)
-        assert answer.error_code == code
-        assert words in answer.error_message
+        response = await change(await scene.connect(), TOPIC, "t", ("segment.ms", SET, "999"), wanted)
+        assert response.error_code == code
+        assert words in response.error_message
         assert scene.node.broker.image.topic_configs("t") == {}
 
     on_broker(script)
@@ -215,15 +215,15 @@ def test_list_config_is_bounded_by_the_record_size() -> None:
         name = "leader.replication.throttled.replicas"
         first, more = (",".join(f"{partition}:{broker}" for partition in range(4000)) for broker in (1, 2))
         assert (await change(talker, TOPIC, "t", (name, SET, first))).error_code == 0
-        refused = await change(talker, TOPIC, "t", (name, APPEND, more))
-        assert refused.error_code == ErrorCode.INVALID_CONFIG
-        assert "exceeds the maximum value size of 32767 bytes" in refused.error_message
+        rejected = await change(talker, TOPIC, "t", (name, APPEND, more))
+        assert rejected.error_code == ErrorCode.INVALID_CONFIG
+        assert "exceeds the maximum value size of 32767 bytes" in rejected.error_message
         assert (await change(talker, TOPIC, "t", ("retention.ms", SET, "5"))).error_code == 0
 
     on_broker(script)
 
 
-REFUSED_RESOURCES = (
+REJECTED_RESOURCES = (
     (TOPIC, "missing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     (TOPIC, "", ErrorCode.INVALID_REQUEST),
     (BROKER, "seven", ErrorCode.INVALID_REQUEST),
@@ -233,7 +233,7 @@ REFUSED_RESOURCES = (
 )
 
 
-@pytest.mark.parametrize(("kind", "name", "code"), REFUSED_RESOURCES)
+@pytest.mark.parametrize(("kind", "name", "code"), REJECTED_RESOURCES)
 def test_alter_configs_rejects_resources_without_configs(kind: int, name: str, code: ErrorCode) -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
@@ -247,9 +247,9 @@ def test_duplicate_keys_and_resources_are_rejected() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         talker = await scene.connect()
-        answer = await change(talker, TOPIC, "t", ("retention.ms", SET, "1"), ("retention.ms", SET, "2"))
-        assert answer.error_code == ErrorCode.INVALID_REQUEST
-        assert "duplicate config keys: retention.ms" in answer.error_message
+        response = await change(talker, TOPIC, "t", ("retention.ms", SET, "1"), ("retention.ms", SET, "2"))
+        assert response.error_code == ErrorCode.INVALID_REQUEST
+        assert "duplicate config keys: retention.ms" in response.error_message
         resource = m.IncrementalAlterConfigsRequest.AlterConfigsResource(
             resource_type=TOPIC, resource_name="t", configs=[]
         )
@@ -305,9 +305,9 @@ def test_broker_config_may_not_contradict_the_cluster_default(first: str) -> Non
         second = ME if first == "" else ""
         wanted = ("log.cleaner.max.compaction.lag.ms", SET, "1000"), ("message.max.bytes", SET, "5000")
         assert (await change(talker, BROKER, first, *wanted)).error_code == 0
-        refused = await change(talker, BROKER, second, ("log.cleaner.min.compaction.lag.ms", SET, "2000"))
-        assert refused.error_code == ErrorCode.INVALID_REQUEST
-        assert "max.compaction.lag.ms (1000)" in refused.error_message
+        rejected = await change(talker, BROKER, second, ("log.cleaner.min.compaction.lag.ms", SET, "2000"))
+        assert rejected.error_code == ErrorCode.INVALID_REQUEST
+        assert "max.compaction.lag.ms (1000)" in rejected.error_message
         assert (await change(talker, BROKER, second, ("log.cleaner.min.compaction.lag.ms", SET, "9"))).error_code == 0
         assert scene.node.broker.settings.log_defaults.max_message_bytes == 5000
         assert scene.node.broker.settings.log_defaults.min_compaction_lag_ms == 9
@@ -315,7 +315,7 @@ def test_broker_config_may_not_contradict_the_cluster_default(first: str) -> Non
     on_broker(script)
 
 
-REFUSED_BROKER_CHANGES: tuple[tuple[str, Change, str], ...] = (
+REJECTED_BROKER_CHANGES: tuple[tuple[str, Change, str], ...] = (
     (ME, ("log.dirs", SET, "/elsewhere"), "Cannot update these configs dynamically: log.dirs"),
     (ME, ("no.such.thing", SET, "1"), "no.such.thing"),
     (ME, ("log.retention.ms", SET, "soon"), "log.retention.ms"),
@@ -323,12 +323,12 @@ REFUSED_BROKER_CHANGES: tuple[tuple[str, Change, str], ...] = (
 )
 
 
-@pytest.mark.parametrize(("name", "wanted", "words"), REFUSED_BROKER_CHANGES)
+@pytest.mark.parametrize(("name", "wanted", "words"), REJECTED_BROKER_CHANGES)
 def test_unsupported_dynamic_broker_config_is_rejected(name: str, wanted: Change, words: str) -> None:
     async def script(scene: Scene) -> None:
-        answer = await change(await scene.connect(), BROKER, name, wanted)
-        assert answer.error_code == ErrorCode.INVALID_REQUEST
-        assert words in answer.error_message
+        response = await change(await scene.connect(), BROKER, name, wanted)
+        assert response.error_code == ErrorCode.INVALID_REQUEST
+        assert words in response.error_message
 
     on_broker(script)
 

@@ -17,8 +17,8 @@ PING = ApiVersionsRequest()
 def test_connections_beyond_the_limit_are_rejected(caplog: pytest.LogCaptureFixture) -> None:
     async def script(scene: Scene) -> None:
         talkers = [await scene.connect() for _ in range(2)]
-        refused = await raw_peer(scene)
-        await refused.is_lost.wait()
+        rejected = await raw_peer(scene)
+        await rejected.is_lost.wait()
         talkers[0].connection.close()
         await asyncio.sleep(1)
         assert (await (await scene.connect()).ask(0, PING)).error_code == 0
@@ -46,10 +46,10 @@ def test_limit_changes_while_the_broker_runs() -> None:
         resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
             resource_type=4, resource_name="", configs=[config]
         )
-        answer = await talker.ask(1, IncrementalAlterConfigsRequest(resources=[resource]))
-        assert answer.responses[0].error_code == 0
-        refused = await raw_peer(scene)
-        await refused.is_lost.wait()
+        response = await talker.ask(1, IncrementalAlterConfigsRequest(resources=[resource]))
+        assert response.responses[0].error_code == 0
+        rejected = await raw_peer(scene)
+        await rejected.is_lost.wait()
 
     on_broker(script)
 
@@ -99,11 +99,11 @@ def test_consecutive_slow_frames_are_accepted() -> None:
         talker = await scene.connect()
         whole = b"".join(bytes(piece) for piece in frame_request(RequestHeader(18, 0, 1, "slow"), PING))  # type: ignore[arg-type]
         for _ in range(5):
-            answered = talker.begin(0, PING)
+            pending = talker.begin(0, PING)
             talker.connection.send([whole[:6]])
-            await answered
+            await pending
             await asyncio.sleep(FRAME_MS_MAX / 1000 - 15)
-            talker._asked.append((18, 0, asyncio.get_running_loop().create_future()))
+            talker._requested.append((18, 0, asyncio.get_running_loop().create_future()))
             talker.connection.send([whole[6:]])
             await asyncio.sleep(1)
         assert not talker.is_lost.is_set()

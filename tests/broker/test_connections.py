@@ -24,7 +24,7 @@ from moldau.wire.messages import (
 
 API_VERSIONS, DESCRIBE_CLUSTER = 18, 60
 PING = ApiVersionsRequest()
-ANSWER_BYTES = 20_000
+RESPONSE_BYTES = 20_000
 
 
 class ControlledHandler:
@@ -46,11 +46,11 @@ class ControlledHandler:
         await go.wait()
         return self._response()
 
-    def answer(self, correlation_id: int) -> None:
+    def response(self, correlation_id: int) -> None:
         self._go[correlation_id].set()
 
 
-def answers_in_order(futures: list[Any]) -> list[int]:
+def responses_in_order(futures: list[Any]) -> list[int]:
     """Return the list to which response numbers are appended in order of arrival."""
     order: list[int] = []
     for number, future in enumerate(futures):
@@ -62,14 +62,14 @@ def test_requests_start_in_order_and_responses_keep_it() -> None:
     async def script(scene: Scene) -> None:
         held = ControlledHandler(scene, DESCRIBE_CLUSTER, DescribeClusterResponse)
         talker = await scene.connect()
-        order = answers_in_order([talker.begin(0, DescribeClusterRequest()) for _ in range(4)])
+        order = responses_in_order([talker.begin(0, DescribeClusterRequest()) for _ in range(4)])
         await asyncio.sleep(1)
         assert held.begun == [1, 2, 3, 4]
         for correlation_id in (4, 2, 3):
-            held.answer(correlation_id)
+            held.response(correlation_id)
         await asyncio.sleep(1)
         assert order == []
-        held.answer(1)
+        held.response(1)
         await asyncio.sleep(1)
         assert order == [0, 1, 2, 3]
 
@@ -81,18 +81,18 @@ def test_requests_in_flight_are_bounded() -> None:
     async def script(scene: Scene) -> None:
         held = ControlledHandler(scene, DESCRIBE_CLUSTER, DescribeClusterResponse)
         talker = await scene.connect()
-        asked = [talker.begin(0, DescribeClusterRequest()) for _ in range(REQUESTS_IN_FLIGHT_MAX + 50)]
+        requested = [talker.begin(0, DescribeClusterRequest()) for _ in range(REQUESTS_IN_FLIGHT_MAX + 50)]
         await asyncio.sleep(5)
         assert len(held.begun) == REQUESTS_IN_FLIGHT_MAX
         for correlation_id in range(1, 31):
-            held.answer(correlation_id)
+            held.response(correlation_id)
         await asyncio.sleep(5)
         assert len(held.begun) == REQUESTS_IN_FLIGHT_MAX + 30
-        for correlation_id in range(31, len(asked) + 1):
+        for correlation_id in range(31, len(requested) + 1):
             while correlation_id not in held.begun:
                 await asyncio.sleep(0.01)
-            held.answer(correlation_id)
-        await asyncio.gather(*asked)
+            held.response(correlation_id)
+        await asyncio.gather(*requested)
 
     on_broker(script)
 
@@ -101,15 +101,15 @@ def test_heavy_request_blocks_only_its_own_connection() -> None:
     async def script(scene: Scene) -> None:
         held = ControlledHandler(scene, DESCRIBE_CLUSTER, DescribeClusterResponse, weight=ALONE)
         talker, other = await scene.connect(), await scene.connect()
-        asked = [talker.begin(0, DescribeClusterRequest()) for _ in range(3)]
+        requested = [talker.begin(0, DescribeClusterRequest()) for _ in range(3)]
         await asyncio.sleep(1)
         assert held.begun == [1]
         assert (await other.ask(0, PING)).error_code == 0
         for correlation_id in (1, 2, 3):
             assert held.begun[-1] == correlation_id
-            held.answer(correlation_id)
+            held.response(correlation_id)
             await asyncio.sleep(1)
-        await asyncio.gather(*asked)
+        await asyncio.gather(*requested)
 
     on_broker(script)
 
@@ -122,8 +122,8 @@ def test_queued_responses_weigh_by_their_size() -> None:
         first = talker.begin(0, DescribeClusterRequest())
         rest = [talker.begin(0, PING) for _ in range(120)]
         await asyncio.sleep(5)
-        assert len(begun) * ANSWER_BYTES < QUEUED_MEMORY_BYTES_MAX + 3 * ANSWER_BYTES
-        held.answer(1)
+        assert len(begun) * RESPONSE_BYTES < QUEUED_MEMORY_BYTES_MAX + 3 * RESPONSE_BYTES
+        held.response(1)
         await first
         await asyncio.gather(*rest)
         assert len(begun) == 120
@@ -137,7 +137,7 @@ def large_responses(scene: Scene) -> list[int]:
 
     async def handle(request: ApiVersionsRequest, context: RequestContext[Any]) -> ApiVersionsResponse:  # noqa: ARG001
         begun.append(context.correlation_id)
-        return ApiVersionsResponse(api_keys=[ApiVersionsResponse.ApiVersion()] * (ANSWER_BYTES // 6))
+        return ApiVersionsResponse(api_keys=[ApiVersionsResponse.ApiVersion()] * (RESPONSE_BYTES // 6))
 
     api = scene.node.routers.broker.api(API_VERSIONS)
     assert api is not None
@@ -151,12 +151,12 @@ def test_peer_that_does_not_read_is_paused_and_gets_everything_later() -> None:
         begun = large_responses(scene)
         talker = await scene.connect()
         talker.connection.pause_reading()
-        asked = [talker.begin(0, PING) for _ in range(120)]
+        requested = [talker.begin(0, PING) for _ in range(120)]
         await asyncio.sleep(10)
         window = 256 * 1024
-        assert len(begun) * ANSWER_BYTES < window + QUEUED_MEMORY_BYTES_MAX + 3 * ANSWER_BYTES
+        assert len(begun) * RESPONSE_BYTES < window + QUEUED_MEMORY_BYTES_MAX + 3 * RESPONSE_BYTES
         talker.connection.resume_reading()
-        await asyncio.gather(*asked)
+        await asyncio.gather(*requested)
         assert len(begun) == 120
 
     on_broker(script)
@@ -167,11 +167,11 @@ def test_peer_that_never_reads_is_closed_after_the_idle_timeout(caplog: pytest.L
         large_responses(scene)
         talker = await scene.connect()
         talker.connection.pause_reading()
-        asked = [talker.begin(0, PING) for _ in range(120)]
+        requested = [talker.begin(0, PING) for _ in range(120)]
         await asyncio.sleep(100)
         assert len(scene.node._listeners.limits) == 0
         talker.connection.abort()
-        await asyncio.gather(*asked, return_exceptions=True)
+        await asyncio.gather(*requested, return_exceptions=True)
 
     on_broker(script, settings=["connections.max.idle.ms=10000"])
     assert "the peer does not read its responses" in caplog.text
@@ -190,12 +190,12 @@ def test_throttled_connection_is_read_again_after_the_throttle_time() -> None:
         api.handle = handle
         talker = await scene.connect()
         began_s = scene.simulation.now_s
-        asked = [talker.begin(0, PING) for _ in range(3)]
-        await asked[0]
+        requested = [talker.begin(0, PING) for _ in range(3)]
+        await requested[0]
         assert scene.simulation.now_s - began_s < 0.5  # the response itself is not delayed
-        await asked[1]
+        await requested[1]
         assert 3 <= scene.simulation.now_s - began_s < 3.5
-        await asked[2]
+        await requested[2]
         assert 4 <= scene.simulation.now_s - began_s < 4.5
 
     on_broker(script)
@@ -234,9 +234,9 @@ def test_unsupported_api_versions_version_gets_a_version_0_response() -> None:
         peer.connection.send([struct.pack(">i", len(body)) + body])
         await asyncio.sleep(1)
         assert struct.unpack(">i", peer.frames[0][:4]) == (77,)
-        answer = decode_response(API_VERSIONS, 0, memoryview(peer.frames[0][4:]))
-        assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
-        assert [(each.api_key, each.min_version, each.max_version) for each in answer.api_keys] == [(18, 0, 4)]
+        response = decode_response(API_VERSIONS, 0, memoryview(peer.frames[0][4:]))
+        assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert [(each.api_key, each.min_version, each.max_version) for each in response.api_keys] == [(18, 0, 4)]
         assert not peer.is_lost.is_set()
 
     on_broker(script)
@@ -321,7 +321,7 @@ def test_peer_cannot_inject_log_lines(caplog: pytest.LogCaptureFixture) -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
         name = "x\n2026-01-01 INFO all is well\x1b[2J" + "y" * 5000
-        talker.begin(9, produce_request(name, batch(b"a"), acks=0), has_answer=False)
+        talker.begin(9, produce_request(name, batch(b"a"), acks=0), has_response=False)
         await talker.is_lost.wait()
 
     on_broker(script)
@@ -361,11 +361,11 @@ def test_unencodable_response_closes_the_connection(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(scene.node.broker, "report_bug", lambda where, _: reported.append(where))
         held = ControlledHandler(scene, DESCRIBE_CLUSTER, lambda: DescribeClusterResponse(cluster_id="x" * 40_000))
         talker = await scene.connect()
-        asked = talker.begin(0, DescribeClusterRequest())
+        requested = talker.begin(0, DescribeClusterRequest())
         await asyncio.sleep(1)
-        held.answer(1)
+        held.response(1)
         with pytest.raises(ConnectionResetError):
-            await asked
+            await requested
         assert len(reported) == 1
 
     on_broker(script)
@@ -375,14 +375,14 @@ def test_closed_connection_cancels_its_waiting_requests() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         talker = await scene.connect()
-        asked = talker.begin(11, fetch_request("t", 0, max_wait_ms=300_000))
+        requested = talker.begin(11, fetch_request("t", 0, max_wait_ms=300_000))
         await asyncio.sleep(1)
         partition = scene.node.broker.partitions.get("t", 0)
         assert partition.watchers
         talker.connection.close()
         await asyncio.sleep(1)
         assert not partition.watchers
-        await asyncio.gather(asked, return_exceptions=True)
+        await asyncio.gather(requested, return_exceptions=True)
 
     on_broker(script)
 
@@ -391,8 +391,8 @@ def test_metadata_rejects_a_topic_name_that_is_too_long() -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
         topic = MetadataRequest.MetadataRequestTopic(name="x" * 32_767)
-        answer = await talker.ask(9, MetadataRequest(topics=[topic]))
-        assert answer.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-        assert answer.topics[0].name == "x" * 32_767
+        response = await talker.ask(9, MetadataRequest(topics=[topic]))
+        assert response.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert response.topics[0].name == "x" * 32_767
 
     on_broker(script)

@@ -36,9 +36,9 @@ def registration(scene: Scene, broker_id: int = 2, **fields: Any) -> m.BrokerReg
 
 async def join(scene: Scene, talker: Any, broker_id: int = 2) -> int:
     """Register another broker and unfence it; return its epoch."""
-    answer = await talker.ask(4, registration(scene, broker_id))
-    assert answer.error_code == 0
-    epoch: int = answer.broker_epoch
+    response = await talker.ask(4, registration(scene, broker_id))
+    assert response.error_code == 0
+    epoch: int = response.broker_epoch
     heartbeat = m.BrokerHeartbeatRequest(broker_id=broker_id, broker_epoch=epoch, current_metadata_offset=epoch)
     assert not (await talker.ask(1, heartbeat)).is_fenced
     return epoch
@@ -51,13 +51,13 @@ def test_broker_registers_is_unfenced_and_shuts_down() -> None:
         broker = scene.node.broker.metadata.image.brokers[2]
         assert (broker.epoch, broker.rack, broker.directories) == (epoch, "r2", (b"d" * 16,))
         assert (broker.listeners[0].address.host, broker.is_active) == ("other", True)
-        answer = await talker.ask(
+        response = await talker.ask(
             1,
             m.BrokerHeartbeatRequest(
                 broker_id=2, broker_epoch=epoch, current_metadata_offset=epoch, want_shut_down=True
             ),
         )
-        assert (answer.error_code, answer.is_fenced, answer.should_shut_down) == (0, True, True)
+        assert (response.error_code, response.is_fenced, response.should_shut_down) == (0, True, True)
 
     play(script)
 
@@ -71,12 +71,12 @@ def test_registration_of_a_foreign_broker_is_rejected() -> None:
             (registration(scene, broker_id=-5), ErrorCode.INVALID_REQUEST),
         ]
         for request, code in cases:
-            answer = await talker.ask(4, request)
-            assert (answer.error_code, answer.broker_epoch) == (code, -1)
-        answer = await talker.ask(1, m.BrokerHeartbeatRequest(broker_id=2, broker_epoch=1))
-        assert (answer.error_code, answer.is_fenced) == (ErrorCode.STALE_BROKER_EPOCH, True)
-        answer = await talker.ask(0, m.AllocateProducerIdsRequest(broker_id=2, broker_epoch=1))
-        assert answer.error_code == ErrorCode.STALE_BROKER_EPOCH
+            response = await talker.ask(4, request)
+            assert (response.error_code, response.broker_epoch) == (code, -1)
+        response = await talker.ask(1, m.BrokerHeartbeatRequest(broker_id=2, broker_epoch=1))
+        assert (response.error_code, response.is_fenced) == (ErrorCode.STALE_BROKER_EPOCH, True)
+        response = await talker.ask(0, m.AllocateProducerIdsRequest(broker_id=2, broker_epoch=1))
+        assert response.error_code == ErrorCode.STALE_BROKER_EPOCH
 
     play(script)
 
@@ -95,8 +95,8 @@ def test_producer_ids_are_allocated_in_blocks() -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect(CONTROLLER)
         epoch = await join(scene, talker)
-        asked = m.AllocateProducerIdsRequest(broker_id=2, broker_epoch=epoch)
-        blocks = [await talker.ask(0, asked) for _ in range(2)]
+        requested = m.AllocateProducerIdsRequest(broker_id=2, broker_epoch=epoch)
+        blocks = [await talker.ask(0, requested) for _ in range(2)]
         assert [(each.error_code, each.producer_id_len) for each in blocks] == [(0, 1000)] * 2
         assert blocks[1].producer_id_start == blocks[0].producer_id_start + 1000
 
@@ -128,11 +128,11 @@ def test_alter_partition_returns_the_current_partition_state() -> None:
         talker = await scene.connect(CONTROLLER)
         epoch = scene.node.broker.metadata.image.brokers[1].epoch
         for version in (2, 3):
-            answer = await talker.ask(version, isr(scene, [(1, epoch)]))
-            (partition,) = answer.topics[0].partitions
+            response = await talker.ask(version, isr(scene, [(1, epoch)]))
+            (partition,) = response.topics[0].partitions
             assert (partition.error_code, partition.leader_id, list(partition.isr)) == (0, 1, [1])
-        answer = await talker.ask(3, isr(scene, [(1, epoch)], leader_epoch=7))
-        assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_CONTROLLER
+        response = await talker.ask(3, isr(scene, [(1, epoch)], leader_epoch=7))
+        assert response.topics[0].partitions[0].error_code == ErrorCode.NOT_CONTROLLER
         stale = isr(scene, [(1, epoch)])
         stale.broker_epoch = 0
         assert (await talker.ask(3, stale)).error_code == ErrorCode.STALE_BROKER_EPOCH
@@ -152,8 +152,8 @@ def test_reassignment_is_started_listed_and_cancelled() -> None:
         await scene.create("t")
         await join(scene, await scene.connect(CONTROLLER))
         talker = await scene.connect()
-        answer = await talker.ask(1, plan([2, 1], allow_replication_factor_change=False))
-        assert answer.responses[0].partitions[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+        response = await talker.ask(1, plan([2, 1], allow_replication_factor_change=False))
+        assert response.responses[0].partitions[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
         assert (await talker.ask(1, plan([2]))).responses[0].partitions[0].error_code == 0
         listed = await talker.ask(0, m.ListPartitionReassignmentsRequest(topics=None))
         (partition,) = listed.topics[0].partitions
@@ -167,10 +167,10 @@ def test_reassignment_is_started_listed_and_cancelled() -> None:
         named = m.ListPartitionReassignmentsRequest.ListPartitionReassignmentsTopics(name="t", partition_indexes=[1])
         assert not (await talker.ask(0, m.ListPartitionReassignmentsRequest(topics=[named]))).topics
         assert (await talker.ask(0, plan(None))).responses[0].partitions[0].error_code == 0
-        answer = await talker.ask(0, plan(None))
-        assert answer.responses[0].partitions[0].error_code == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
-        answer = await talker.ask(0, plan([1], topic="x"))
-        assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        response = await talker.ask(0, plan(None))
+        assert response.responses[0].partitions[0].error_code == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+        response = await talker.ask(0, plan([1], topic="x"))
+        assert response.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     play(script)
 
@@ -181,12 +181,12 @@ def test_unneeded_elections_are_rejected() -> None:
         talker = await scene.connect()
         wanted = [m.ElectLeadersRequest.TopicPartitions(topic="t", partitions=[0, 1])]
         for version in (0, 2):
-            answer = await talker.ask(version, m.ElectLeadersRequest(topic_partitions=wanted))
-            codes = [each.error_code for each in answer.replica_election_results[0].partition_result]
+            response = await talker.ask(version, m.ElectLeadersRequest(topic_partitions=wanted))
+            codes = [each.error_code for each in response.replica_election_results[0].partition_result]
             assert codes == [ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         assert not (await talker.ask(2, m.ElectLeadersRequest(topic_partitions=None))).replica_election_results
-        answer = await talker.ask(2, m.ElectLeadersRequest(election_type=5, topic_partitions=wanted))
-        assert answer.error_code == ErrorCode.INVALID_REQUEST
+        response = await talker.ask(2, m.ElectLeadersRequest(election_type=5, topic_partitions=wanted))
+        assert response.error_code == ErrorCode.INVALID_REQUEST
 
     play(script)
 
@@ -231,22 +231,22 @@ def test_release_upgrade_raises_served_features_and_reports_the_others(version: 
         talker = await scene.connect()
         metadata = scene.node.broker.metadata
         unserved = (("share.version", 1), ("streams.version", 1))
-        answer = await talker.ask(version, release_update(*unserved, validate_only=True))
-        assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
+        response = await talker.ask(version, release_update(*unserved, validate_only=True))
+        assert response.error_code == ErrorCode.INVALID_UPDATE_VERSION
         assert metadata.image.features["metadata.version"] < 30
-        answer = await talker.ask(version, release_update(*unserved))
-        assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
-        assert answer.error_message.startswith("Not supported by this version: share.version, streams.version.")
+        response = await talker.ask(version, release_update(*unserved))
+        assert response.error_code == ErrorCode.INVALID_UPDATE_VERSION
+        assert response.error_message.startswith("Not supported by this version: share.version, streams.version.")
         if version == 1:
-            rejected = {each.feature for each in answer.results if each.error_code}
+            rejected = {each.feature for each in response.results if each.error_code}
             assert rejected == {"share.version", "streams.version"}
         assert metadata.image.features["metadata.version"] == 30
         assert metadata.image.features["group.version"] == 1
         assert metadata.quorum.machine.kraft_version == 1
-        answer = await talker.ask(version, release_update())
-        assert (answer.error_code, answer.error_message or None) == (0, None)
-        answer = await talker.ask(version, release_update(("transaction.version", 9)))
-        assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
+        response = await talker.ask(version, release_update())
+        assert (response.error_code, response.error_message or None) == (0, None)
+        response = await talker.ask(version, release_update(("transaction.version", 9)))
+        assert response.error_code == ErrorCode.INVALID_UPDATE_VERSION
 
     play(script)
 
@@ -255,9 +255,9 @@ def test_rejected_feature_leaves_the_whole_release_upgrade_undone() -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
         before = dict(scene.node.broker.metadata.image.features)
-        answer = await talker.ask(2, release_update(("no.such", 1)))
-        assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
-        assert "no.such" in answer.error_message
+        response = await talker.ask(2, release_update(("no.such", 1)))
+        assert response.error_code == ErrorCode.INVALID_UPDATE_VERSION
+        assert "no.such" in response.error_message
         assert scene.node.broker.metadata.image.features == before
 
     play(script)
@@ -267,8 +267,8 @@ def test_features_are_published_as_kafka_does() -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
         request = m.ApiVersionsRequest(client_software_name="test", client_software_version="1")
-        answer = await talker.ask(4, request)
-        supported = {each.name: (each.min_version, each.max_version) for each in answer.supported_features}
+        response = await talker.ask(4, request)
+        supported = {each.name: (each.min_version, each.max_version) for each in response.supported_features}
         assert supported == {
             "metadata.version": (19, 30),
             "kraft.version": (0, 1),
@@ -276,7 +276,7 @@ def test_features_are_published_as_kafka_does() -> None:
             "group.version": (0, 1),
             "eligible.leader.replicas.version": (0, 1),
         }
-        finalized = {each.name: each.max_version_level for each in answer.finalized_features}
+        finalized = {each.name: each.max_version_level for each in response.finalized_features}
         assert finalized["group.version"] == 1
 
     play(script)
@@ -286,17 +286,17 @@ def test_features_are_upgraded_and_downgraded_in_every_version() -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
         metadata = scene.node.broker.metadata
-        answer = await talker.ask(0, update(ELR_FEATURE, 0))
-        assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
-        assert [each.error_code for each in answer.results] == [ErrorCode.INVALID_UPDATE_VERSION]
-        answer = await talker.ask(0, update(ELR_FEATURE, 0, allow_downgrade=True))
-        assert [each.error_code for each in answer.results] == [0]
+        response = await talker.ask(0, update(ELR_FEATURE, 0))
+        assert response.error_code == ErrorCode.INVALID_UPDATE_VERSION
+        assert [each.error_code for each in response.results] == [ErrorCode.INVALID_UPDATE_VERSION]
+        response = await talker.ask(0, update(ELR_FEATURE, 0, allow_downgrade=True))
+        assert [each.error_code for each in response.results] == [0]
         assert not metadata.image.has_elr
-        answer = await talker.ask(1, update(ELR_FEATURE, 1, upgrade_type=1))
-        assert [each.error_code for each in answer.results] == [0]
+        response = await talker.ask(1, update(ELR_FEATURE, 1, upgrade_type=1))
+        assert [each.error_code for each in response.results] == [0]
         assert metadata.image.has_elr
-        answer = await talker.ask(2, update("no.such", 1))
-        assert (answer.error_code, bool(answer.error_message)) == (ErrorCode.INVALID_UPDATE_VERSION, True)
+        response = await talker.ask(2, update("no.such", 1))
+        assert (response.error_code, bool(response.error_message)) == (ErrorCode.INVALID_UPDATE_VERSION, True)
         assert (await talker.ask(2, update(ELR_FEATURE, 0, upgrade_type=2))).error_code == 0
         assert not metadata.image.has_elr
 

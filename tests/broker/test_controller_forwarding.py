@@ -73,9 +73,9 @@ def test_client_request_is_forwarded_to_the_active_controller() -> None:
     async def script(nodes: TwoNodes) -> None:
         talker = await nodes.talk_to_b()
         for version in range(2, 8):
-            answer = await talker.ask(version, creation(f"t{version}"))
-            assert [(each.name, each.error_code) for each in answer.topics] == [(f"t{version}", 0)]
-        assert answer.topics[0].num_partitions == 2
+            response = await talker.ask(version, creation(f"t{version}"))
+            assert [(each.name, each.error_code) for each in response.topics] == [(f"t{version}", 0)]
+        assert response.topics[0].num_partitions == 2
         again = await talker.ask(7, creation("t2"))
         assert again.topics[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
         assert again.topics[0].error_message
@@ -90,11 +90,11 @@ def test_inactive_controller_rejects_and_does_not_forward() -> None:
     async def script(nodes: TwoNodes) -> None:
         talker = Talker()
         await nodes.simulation.network.host("client").connect(Address("b", 9093), talker, FRAME_BYTES_MAX)
-        refused = m.EnvelopeRequest(
+        rejected = m.EnvelopeRequest(
             request_data=b"\0\x13\0\x07\0\0\0\0\xff\xff\0\x01\0\0\0\0\0\0", client_host_address=b""
         )
-        answer = await talker.ask(0, refused)
-        assert answer.error_code == ErrorCode.NOT_CONTROLLER
+        response = await talker.ask(0, rejected)
+        assert response.error_code == ErrorCode.NOT_CONTROLLER
 
     on_two(script)
 
@@ -104,15 +104,15 @@ def test_forwarded_request_waits_until_a_controller_is_active() -> None:
     async def script(nodes: TwoNodes) -> None:
         nodes.point_b_at(None)
         talker = await nodes.talk_to_b()
-        answering = talker.begin(7, creation("t"))
+        responding = talker.begin(7, creation("t"))
         await asyncio.sleep(3)
-        assert not answering.done()
+        assert not responding.done()
         nodes.point_b_at(Address("b", 9093))  # which responds that it is not the controller
         await asyncio.sleep(3)
-        assert not answering.done()
+        assert not responding.done()
         nodes.point_b_at(Address("a", 9093))
         began_s = nodes.simulation.now_s
-        assert (await answering).topics[0].error_code == 0
+        assert (await responding).topics[0].error_code == 0
         assert nodes.simulation.now_s - began_s < 0.5
 
     on_two(script)
@@ -123,8 +123,8 @@ def test_forwarded_request_times_out_without_an_active_controller() -> None:
         nodes.point_b_at(Address("nowhere", 1))
         talker = await nodes.talk_to_b()
         began_s = nodes.simulation.now_s
-        answer = await talker.ask(7, creation("t"))
-        assert answer.topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+        response = await talker.ask(7, creation("t"))
+        assert response.topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
         assert nodes.simulation.now_s - began_s < controller_channel.TIMEOUT_MS / 1000 + 0.1
         with pytest.raises(RequestTimedOut, match="did not respond in time"):
             await nodes.b.broker.controller.ask(m.AllocateProducerIdsRequest(), timeout_ms=100)
@@ -146,8 +146,8 @@ def test_deposed_controller_is_replaced_during_a_request() -> None:
         metadata: Any = nodes.a.broker.metadata
         original, metadata.write = metadata.write, write
         talker = await nodes.talk_to_b()
-        answer = await talker.ask(7, creation("t"))
-        assert (answer.topics[0].error_code, failures_left) == (0, 0)
+        response = await talker.ask(7, creation("t"))
+        assert (response.topics[0].error_code, failures_left) == (0, 0)
 
     on_two(script)
 
@@ -172,9 +172,9 @@ def test_auto_created_topic_is_created_by_the_controller() -> None:
         request = m.MetadataRequest(
             topics=[m.MetadataRequest.MetadataRequestTopic(name="t")], allow_auto_topic_creation=True
         )
-        answer = await talker.ask(12, request)
+        response = await talker.ask(12, request)
         # The two nodes are no cluster, so b does not learn of the topic.
-        assert answer.topics[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE
+        assert response.topics[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE
         assert "t" in nodes.a.broker.image.topics
 
     on_two(script)
@@ -184,11 +184,11 @@ def test_init_producer_id_is_retriable_without_a_block_of_ids() -> None:
     async def script(nodes: TwoNodes) -> None:
         nodes.point_b_at(None)
         talker = await nodes.talk_to_b()
-        answer = await talker.ask(4, m.InitProducerIdRequest())
-        assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        response = await talker.ask(4, m.InitProducerIdRequest())
+        assert response.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         nodes.point_b_at(Address("a", 9093))
         nodes.b.broker.replicas.update_image(nodes.a.broker.image)  # which knows another incarnation of broker 1
-        answer = await talker.ask(4, m.InitProducerIdRequest())
-        assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        response = await talker.ask(4, m.InitProducerIdRequest())
+        assert response.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     on_two(script)

@@ -19,8 +19,8 @@ BOTH = {1, 18, 19, 20, 32, 33, 37, 44, 60}
 
 async def advertised_apis(scene: Scene, **where: object) -> set[int]:
     talker = await scene.connect(**where)  # type: ignore[arg-type]
-    answer = await talker.ask(3, m.ApiVersionsRequest(client_software_name="t", client_software_version="1"))
-    return {each.api_key for each in answer.api_keys}
+    response = await talker.ask(3, m.ApiVersionsRequest(client_software_name="t", client_software_version="1"))
+    return {each.api_key for each in response.api_keys}
 
 
 def test_each_listener_advertises_the_apis_that_it_serves() -> None:
@@ -38,10 +38,10 @@ def test_each_listener_advertises_the_apis_that_it_serves() -> None:
 def test_api_of_another_listener_closes_the_connection() -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
-        talker.begin(0, m.BrokerHeartbeatRequest(broker_id=1), has_answer=False)
+        talker.begin(0, m.BrokerHeartbeatRequest(broker_id=1), has_response=False)
         await talker.is_lost.wait()
         talker = await scene.connect(CONTROLLER)
-        talker.begin(12, m.MetadataRequest(topics=None), has_answer=False)
+        talker.begin(12, m.MetadataRequest(topics=None), has_response=False)
         await talker.is_lost.wait()
 
     on_broker(script, settings=WITH_CONTROLLER)
@@ -79,11 +79,11 @@ def test_envelope_returns_the_response_of_the_wrapped_request() -> None:
 
     async def script(scene: Scene) -> None:
         talker = await scene.connect(CONTROLLER)
-        answer = await talker.ask(0, envelope(topic("t"), 7))
-        assert answer.error_code == 0
-        correlation_id, position = parse_header(CREATE_TOPICS, 7, memoryview(answer.response_data))
+        response = await talker.ask(0, envelope(topic("t"), 7))
+        assert response.error_code == 0
+        correlation_id, position = parse_header(CREATE_TOPICS, 7, memoryview(response.response_data))
         assert correlation_id == 77
-        created = decode_response(CREATE_TOPICS, 7, memoryview(answer.response_data)[position:])
+        created = decode_response(CREATE_TOPICS, 7, memoryview(response.response_data)[position:])
         assert (created.topics[0].name, created.topics[0].error_code) == ("t", 0)
         assert "t" in scene.node.broker.image.topics
         assert Client("User:alice", "10.0.0.9") in authorizer.clients
@@ -101,17 +101,17 @@ def test_envelope_with_an_invalid_request_is_rejected() -> None:
         ):
             if broken.request_data:
                 broken.request_data = bytes(broken.request_data)[:-3]
-            answer = await talker.ask(0, broken)
-            assert answer.error_code == ErrorCode.INVALID_REQUEST
+            response = await talker.ask(0, broken)
+            assert response.error_code == ErrorCode.INVALID_REQUEST
         nameless = envelope(topic("t"), 7)
         for principal in (None, b"", b"\xff", b"\0\x09", encode_principal("User:a")[:-1]):
             nameless.request_principal = principal
-            answer = await talker.ask(0, nameless)
-            assert answer.error_code == ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE
+            response = await talker.ask(0, nameless)
+            assert response.error_code == ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE
         placeless = envelope(topic("t"), 7)
         placeless.client_host_address = b"10.0.0.9"
-        answer = await talker.ask(0, placeless)
-        assert answer.error_code == ErrorCode.INVALID_REQUEST
+        response = await talker.ask(0, placeless)
+        assert response.error_code == ErrorCode.INVALID_REQUEST
         assert scene.node.broker.image.topics == {}
 
     on_broker(script, settings=WITH_CONTROLLER)
@@ -122,16 +122,16 @@ def test_describe_cluster_returns_the_endpoints_of_the_listener_kind() -> None:
         await scene.node.broker.metadata_publisher.until(lambda image: bool(image.controllers))
         for version in (1, 2):
             talker = await scene.connect(CONTROLLER)
-            answer = await talker.ask(version, m.DescribeClusterRequest(endpoint_type=2))
-            assert [(each.broker_id, each.host, each.port) for each in answer.brokers] == [(1, "broker", 9093)]
-            assert (answer.controller_id, answer.endpoint_type, answer.error_code) == (1, 2, 0)
-            refused = await talker.ask(version, m.DescribeClusterRequest(endpoint_type=1))
-            assert refused.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
+            response = await talker.ask(version, m.DescribeClusterRequest(endpoint_type=2))
+            assert [(each.broker_id, each.host, each.port) for each in response.brokers] == [(1, "broker", 9093)]
+            assert (response.controller_id, response.endpoint_type, response.error_code) == (1, 2, 0)
+            rejected = await talker.ask(version, m.DescribeClusterRequest(endpoint_type=1))
+            assert rejected.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
             talker = await scene.connect()
-            answer = await talker.ask(version, m.DescribeClusterRequest(endpoint_type=1))
-            assert [(each.broker_id, each.host, each.port) for each in answer.brokers] == [(1, "broker", 9092)]
-            refused = await talker.ask(version, m.DescribeClusterRequest(endpoint_type=2))
-            assert refused.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
+            response = await talker.ask(version, m.DescribeClusterRequest(endpoint_type=1))
+            assert [(each.broker_id, each.host, each.port) for each in response.brokers] == [(1, "broker", 9092)]
+            rejected = await talker.ask(version, m.DescribeClusterRequest(endpoint_type=2))
+            assert rejected.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
             unknown = await talker.ask(version, m.DescribeClusterRequest(endpoint_type=3))
             assert unknown.error_code == ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
 

@@ -35,16 +35,16 @@ def test_controller_records_corrupt_replicas() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster, partitions=[[2, 3]])
         talker = await cluster.connect(1, CONTROLLERS)
-        answer = await talker.ask(0, placed(cluster, 3, LOST))
-        response = answer.directories[0].topics[0].partitions[0]
-        assert (answer.error_code, answer.directories[0].id_) == (0, LOST)
-        assert (response.partition_index, response.error_code) == (0, 0)
+        response = await talker.ask(0, placed(cluster, 3, LOST))
+        result = response.directories[0].topics[0].partitions[0]
+        assert (response.error_code, response.directories[0].id_) == (0, LOST)
+        assert (result.partition_index, result.error_code) == (0, 0)
         await cluster.until(lambda: (where(cluster).leader_epoch, where(cluster).isr) == (1, (2, 3)), 1.0)
         cluster.kill(3)
         await cluster.until(lambda: where(cluster).isr == (2,), 5.0)
-        answer = await talker.ask(0, placed(cluster, 2, LOST))
-        response = answer.directories[0].topics[0].partitions[0]
-        assert response.error_code == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+        response = await talker.ask(0, placed(cluster, 2, LOST))
+        result = response.directories[0].topics[0].partitions[0]
+        assert result.error_code == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
 
     on_cluster(script)
 
@@ -190,15 +190,16 @@ def test_rejected_reports_do_not_delay_other_reports() -> None:
     reported: list[int] = []
 
     async def controller(request: m.AssignReplicasToDirsRequest) -> m.AssignReplicasToDirsResponse:
-        answer = m.AssignReplicasToDirsResponse
-        asked = [each.partition_index for each in request.directories[0].topics[0].partitions]
-        reported.extend(asked)
-        refused = int(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
+        response = m.AssignReplicasToDirsResponse
+        requested = [each.partition_index for each in request.directories[0].topics[0].partitions]
+        reported.extend(requested)
+        rejected = int(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
         partitions = [
-            answer.PartitionData(partition_index=index, error_code=0 if index == spare else refused) for index in asked
+            response.PartitionData(partition_index=index, error_code=0 if index == spare else rejected)
+            for index in requested
         ]
-        topic = answer.TopicData(topic_id=topic_id, partitions=partitions)
-        return answer(directories=[answer.DirectoryData(id_=LOST, topics=[topic])])
+        topic = response.TopicData(topic_id=topic_id, partitions=partitions)
+        return response(directories=[response.DirectoryData(id_=LOST, topics=[topic])])
 
     async def script() -> None:
         lost = LostReplicas(1, controller, lambda: 7, lambda what, error: pytest.fail(f"{what}: {error}"))

@@ -20,9 +20,9 @@ from moldau.wire.messages import FetchRequest
 pytestmark = pytest.mark.proves("C1")
 
 
-def values(answer: Any) -> list[bytes | None]:
+def values(response: Any) -> list[bytes | None]:
     return [
-        record.value for _, records in iterate_batches(bytes(answer.records)) for record in iterate_records(records)
+        record.value for _, records in iterate_batches(bytes(response.records)) for record in iterate_records(records)
     ]
 
 
@@ -34,9 +34,9 @@ def test_fetch_from_any_offset_in_every_version(version: int) -> None:
         for value in (b"a", b"b", b"c"):
             await produce(talker, "t", batch(value))
         assert values(await fetch(talker, "t", 0, version)) == [b"a", b"b", b"c"]
-        answer = await fetch(talker, "t", 2, version)
-        assert values(answer) == [b"c"]
-        assert (answer.high_watermark, answer.last_stable_offset) == (3, 3)
+        response = await fetch(talker, "t", 2, version)
+        assert values(response) == [b"c"]
+        assert (response.high_watermark, response.last_stable_offset) == (3, 3)
 
     on_broker(script)
 
@@ -49,12 +49,12 @@ def test_fetch_by_topic_id(version: int) -> None:
         await produce(talker, "t", batch(b"a"))
         request = fetch_request("", 0)
         request.topics[0].topic_id = scene.node.broker.image.topics["t"].topic_id
-        answer = await talker.ask(version, request)
-        assert answer.responses[0].topic_id == request.topics[0].topic_id
-        assert values(answer.responses[0].partitions[0]) == [b"a"]
+        response = await talker.ask(version, request)
+        assert response.responses[0].topic_id == request.topics[0].topic_id
+        assert values(response.responses[0].partitions[0]) == [b"a"]
         request.topics[0].topic_id = b"?" * 16
-        answer = await talker.ask(version, request)
-        assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+        response = await talker.ask(version, request)
+        assert response.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
     on_broker(script)
 
@@ -81,8 +81,8 @@ def test_fetch_with_another_leader_epoch_is_rejected(epoch: int, code: int) -> N
         talker = await scene.connect()
         request = fetch_request("t", 0)
         request.topics[0].partitions[0].current_leader_epoch = epoch
-        answer = await talker.ask(11, request)
-        assert answer.responses[0].partitions[0].error_code == code
+        response = await talker.ask(11, request)
+        assert response.responses[0].partitions[0].error_code == code
 
     on_broker(script)
 
@@ -110,8 +110,8 @@ def test_max_bytes_bounds_the_response_over_partitions() -> None:
             for index in range(3)
         ]
         topics = [FetchRequest.FetchTopic(topic="t", partitions=wanted)]
-        answer = await talker.ask(11, FetchRequest(min_bytes=1, max_bytes=2500, topics=topics))
-        sizes = [len(each.records) for each in answer.responses[0].partitions]
+        response = await talker.ask(11, FetchRequest(min_bytes=1, max_bytes=2500, topics=topics))
+        sizes = [len(each.records) for each in response.responses[0].partitions]
         assert [size > 0 for size in sizes] == [True, True, False]
 
     on_broker(script)
@@ -126,8 +126,8 @@ def test_fetch_at_the_end_is_completed_by_an_append() -> None:
         assert not waiting.done()
         before_s = scene.simulation.now_s
         await produce(writer, "t", batch(b"a"))
-        answer = await waiting
-        assert values(answer.responses[0].partitions[0]) == [b"a"]
+        response = await waiting
+        assert values(response.responses[0].partitions[0]) == [b"a"]
         assert scene.simulation.now_s - before_s < 1
 
     on_broker(script)
@@ -184,8 +184,8 @@ def test_waiting_fetch_is_completed_when_its_topic_is_deleted() -> None:
         waiting = reader.begin(11, fetch_request("t", 0, max_wait_ms=60_000))
         await asyncio.sleep(1)
         await other.ask(5, DeleteTopicsRequest(topic_names=["t"], timeout_ms=1000))
-        answer = await waiting
-        assert answer.responses[0].partitions[0].error_code in (
+        response = await waiting
+        assert response.responses[0].partitions[0].error_code in (
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
         )
@@ -207,10 +207,10 @@ class TestSessions:
         request = FetchRequest(
             min_bytes=0, session_epoch=0, topics=[FetchRequest.FetchTopic(topic="t", partitions=wanted)]
         )
-        answer = await talker.ask(11, request)
-        assert answer.session_id > 0
-        assert len(answer.responses[0].partitions) == 2
-        return talker, answer.session_id
+        response = await talker.ask(11, request)
+        assert response.session_id > 0
+        assert len(response.responses[0].partitions) == 2
+        return talker, response.session_id
 
     @staticmethod
     def following(session_id: int, epoch: int, **fields: Any) -> FetchRequest:
@@ -219,11 +219,11 @@ class TestSessions:
     def test_incremental_fetch_returns_only_changed_partitions(self) -> None:
         async def script(scene: Scene) -> None:
             talker, session_id = await self.opened(scene)
-            answer = await talker.ask(11, self.following(session_id, 1))
-            assert not answer.responses
+            response = await talker.ask(11, self.following(session_id, 1))
+            assert not response.responses
             await produce(talker, "t", batch(b"a"), partition=1)
-            answer = await talker.ask(11, self.following(session_id, 2))
-            (partition,) = answer.responses[0].partitions
+            response = await talker.ask(11, self.following(session_id, 2))
+            (partition,) = response.responses[0].partitions
             assert partition.partition_index == 1
             assert values(partition) == [b"a"]
 
@@ -235,7 +235,7 @@ class TestSessions:
             for index in range(2):
                 await produce(talker, "t", batch(b"a"), partition=index)
             moved = FetchRequest.FetchPartition(partition=1, fetch_offset=1, partition_max_bytes=10_000)
-            answer = await talker.ask(
+            response = await talker.ask(
                 11,
                 self.following(
                     session_id,
@@ -244,7 +244,7 @@ class TestSessions:
                     forgotten_topics_data=[FetchRequest.ForgottenTopic(topic="t", partitions=[0])],
                 ),
             )
-            fetched = {each.partition_index: values(each) for topic in answer.responses for each in topic.partitions}
+            fetched = {each.partition_index: values(each) for topic in response.responses for each in topic.partitions}
             assert fetched == {1: []}
 
         on_broker(script)
@@ -256,8 +256,8 @@ class TestSessions:
     def test_invalid_session_id_or_epoch_is_rejected(self, shift: int, epoch: int, code: ErrorCode) -> None:
         async def script(scene: Scene) -> None:
             talker, session_id = await self.opened(scene)
-            answer = await talker.ask(11, self.following(session_id + shift, epoch))
-            assert answer.error_code == code
+            response = await talker.ask(11, self.following(session_id + shift, epoch))
+            assert response.error_code == code
 
         on_broker(script)
 
@@ -265,9 +265,9 @@ class TestSessions:
         async def script(scene: Scene) -> None:
             await self.opened(scene)
             talker = await scene.connect()
-            answer = await talker.ask(11, fetch_request("t", 0, session_epoch=0, min_bytes=0))
-            assert answer.session_id == 0
-            assert answer.error_code == 0
+            response = await talker.ask(11, fetch_request("t", 0, session_epoch=0, min_bytes=0))
+            assert response.session_id == 0
+            assert response.error_code == 0
 
         on_broker(script, settings=["max.incremental.fetch.session.cache.slots=1"])
 

@@ -43,8 +43,8 @@ def test_partition_can_be_forgotten_while_its_fetch_waits() -> None:
         )
         other = await scene.connect()
         await produce(other, "t", batch(b"a"))
-        answer = await waiting
-        assert len(answer.responses[0].partitions[0].records) > 0
+        response = await waiting
+        assert len(response.responses[0].partitions[0].records) > 0
         assert (await later).error_code == 0
         assert scene.node.broker.bugs == 0
 

@@ -15,8 +15,8 @@ def test_unsupported_coordinator_type_is_rejected(version: int) -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
         request = FindCoordinatorRequest(key="g", key_type=9, coordinator_keys=["g", "h"])
-        answer = await talker.ask(version, request)
-        rows = answer.coordinators if version >= 4 else [answer]
+        response = await talker.ask(version, request)
+        rows = response.coordinators if version >= 4 else [response]
         assert [row.error_code for row in rows] == [code] * len(rows)
         assert [row.node_id for row in rows] == [-1] * len(rows)
 
@@ -37,8 +37,8 @@ def test_many_keys_are_resolved_in_several_time_slices(monkeypatch: pytest.Monke
 
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
-        answer = await talker.ask(4, FindCoordinatorRequest(key_type=0, coordinator_keys=keys))
-        assert [each.key for each in answer.coordinators] == keys
+        response = await talker.ask(4, FindCoordinatorRequest(key_type=0, coordinator_keys=keys))
+        assert [each.key for each in response.coordinators] == keys
         assert turns >= 4
 
     on_broker(script)

@@ -88,9 +88,9 @@ class Follower:
         return (on or self.talker).begin(LATEST, request)
 
     async def join(self, partitions: int = 1) -> FetchResponse:
-        answer = await self.begin(*[0] * partitions, wait_ms=0)
-        self.session_id = answer.session_id
-        return answer
+        response = await self.begin(*[0] * partitions, wait_ms=0)
+        self.session_id = response.session_id
+        return response
 
 
 def with_follower(
@@ -106,13 +106,13 @@ def with_follower(
     on_cluster(play, settings=PATIENT)
 
 
-def partitions_of(answer: FetchResponse) -> dict[int, Any]:
-    assert answer.error_code == 0, ErrorCode(answer.error_code)
-    return {each.partition_index: each for topic in answer.responses for each in topic.partitions}
+def partitions_of(response: FetchResponse) -> dict[int, Any]:
+    assert response.error_code == 0, ErrorCode(response.error_code)
+    return {each.partition_index: each for topic in response.responses for each in topic.partitions}
 
 
-def sent(answer: FetchResponse) -> dict[int, list[bytes | None]]:
-    return {index: values(bytes(each.records or b"")) for index, each in partitions_of(answer).items()}
+def sent(response: FetchResponse) -> dict[int, list[bytes | None]]:
+    return {index: values(bytes(each.records or b"")) for index, each in partitions_of(response).items()}
 
 
 @contextmanager
@@ -169,8 +169,8 @@ def test_partial_batch_does_not_hold_back_earlier_ones(
 
         monkeypatch.setattr(FollowerFetchFastPath, "finish_wait", noted)
         header = RequestHeader(0, 9, 1, "scene")
-        asked = [frame_request(header, produce_request("t", batch(each), acks=0)) for each in (b"a", b"b")]
-        frames: list[bytes] = [b"".join(each) for each in asked]  # type: ignore[arg-type]
+        requested = [frame_request(header, produce_request("t", batch(each), acks=0)) for each in (b"a", b"b")]
+        frames: list[bytes] = [b"".join(each) for each in requested]  # type: ignore[arg-type]
         producer = await cluster.connect(LEADER)
         producer.send([frames[0] + frames[1][:50]])
         assert sent(await waiting) == {0: [b"a"]}
@@ -253,13 +253,13 @@ def test_errors_and_divergence_are_reported() -> None:
         for index in (0, 1):
             await produce(producer, "t", batch(b"a"), acks=1, partition=index)
         await follower.join(2)
-        answer = partitions_of(await follower.begin(1, 7))
-        assert answer[1].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        response = partitions_of(await follower.begin(1, 7))
+        assert response[1].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
         assert (
             partitions_of(await follower.begin(0, None, leader_epoch=5))[0].error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
         )
-        answer = partitions_of(await follower.begin(5, None, last_epoch=0))
-        assert answer[0].diverging_epoch.end_offset == 1
+        response = partitions_of(await follower.begin(5, None, last_epoch=0))
+        assert response[0].diverging_epoch.end_offset == 1
 
     with_follower(script, partitions=2, min_insync_replicas=1)
 
@@ -344,13 +344,13 @@ def test_changes_in_many_partitions_are_sent_in_several_responses() -> None:
 def test_deleted_partition_falls_back_to_the_handler(monkeypatch: pytest.MonkeyPatch) -> None:
     async def script(cluster: Cluster, follower: Follower) -> None:
         await follower.join()
-        asked = follower.begin(0, wait_ms=1)
-        await asked
+        requested = follower.begin(0, wait_ms=1)
+        await requested
         copy_of(cluster, LEADER).close()
         with recorded_paths(monkeypatch) as paths:
-            answer = partitions_of(await follower.begin(0))
+            response = partitions_of(await follower.begin(0))
             assert paths == ["handler"]
-        assert answer[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert response[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     with_follower(script)
 
@@ -367,11 +367,11 @@ def test_coalesced_batches_are_not_sent_before_they_are_written() -> None:
         await asyncio.sleep(0.004)
         copy_of(cluster, LEADER, "t", 1)._is_careful = True  # as after a write that failed
         header = RequestHeader(0, 9, 1, "scene")
-        asked = [produce_request("t", batch(b"b"), acks=0, partition=index) for index in (0, 1)]
-        producer.send([b"".join(piece for each in asked for piece in frame_request(header, each))])  # type: ignore[misc]
-        answer = sent(await waiting)
-        answer |= {} if 0 in answer else sent(await follower.begin(1))
-        assert answer == {0: [b"b"], 1: [b"b"]}
+        requested = [produce_request("t", batch(b"b"), acks=0, partition=index) for index in (0, 1)]
+        producer.send([b"".join(piece for each in requested for piece in frame_request(header, each))])  # type: ignore[misc]
+        response = sent(await waiting)
+        response |= {} if 0 in response else sent(await follower.begin(1))
+        assert response == {0: [b"b"], 1: [b"b"]}
 
     with_follower(script, partitions=2, min_insync_replicas=1)
 

@@ -18,7 +18,7 @@ from moldau.wire.messages import FetchRequest
 ALTER_PARTITION = 56
 
 
-def asked(session_id: int = 0, epoch: int = 0) -> FetchRequest:
+def requested(session_id: int = 0, epoch: int = 0) -> FetchRequest:
     return FetchRequest(session_id=session_id, session_epoch=epoch)
 
 
@@ -33,23 +33,23 @@ def found(partition: Any) -> Callable[[bytes, int], Any]:
 
 def test_session_requires_the_next_epoch_and_its_own_broker() -> None:
     sessions = ReplicaFetchSessions(random.Random(1))
-    session = sessions.begin(asked(), 3)
+    session = sessions.begin(requested(), 3)
     assert session.session_id > 0
-    assert sessions.begin(asked(session.session_id, 1), 3) is session
+    assert sessions.begin(requested(session.session_id, 1), 3) is session
     with pytest.raises(InvalidFetchSessionEpoch):
-        sessions.begin(asked(session.session_id, 1), 3)
+        sessions.begin(requested(session.session_id, 1), 3)
     with pytest.raises(FetchSessionIdNotFound):
-        sessions.begin(asked(session.session_id, 2), 4)
+        sessions.begin(requested(session.session_id, 2), 4)
     with pytest.raises(FetchSessionIdNotFound):
-        sessions.begin(asked(session.session_id + 1, 1), 3)
-    assert sessions.begin(asked(session.session_id, 2), 3) is session
+        sessions.begin(requested(session.session_id + 1, 1), 3)
+    assert sessions.begin(requested(session.session_id, 2), 3) is session
 
 
 def test_session_epoch_wraps_to_1() -> None:
     sessions = ReplicaFetchSessions(random.Random(1))
-    session = sessions.begin(asked(), 3)
+    session = sessions.begin(requested(), 3)
     session.epoch = 2**31 - 1
-    sessions.begin(asked(session.session_id, 2**31 - 1), 3)
+    sessions.begin(requested(session.session_id, 2**31 - 1), 3)
     assert session.epoch == 1
 
 
@@ -57,12 +57,12 @@ def test_sessions_per_broker_are_bounded_and_release_their_partitions() -> None:
     sessions = ReplicaFetchSessions(random.Random(1))
     partition = SimpleNamespace(followers={})
     for _ in range(3 * SESSIONS_PER_REPLICA_MAX):
-        session = sessions.begin(asked(), 3)
+        session = sessions.begin(requested(), 3)
         session.update(naming(0), found(partition))
-    sessions.begin(asked(), 4)
+    sessions.begin(requested(), 4)
     assert len(sessions) == SESSIONS_PER_REPLICA_MAX + 1
     assert len(partition.followers) == SESSIONS_PER_REPLICA_MAX
-    sessions.begin(asked(session.session_id, -1), 3)
+    sessions.begin(requested(session.session_id, -1), 3)
     assert len(partition.followers) == SESSIONS_PER_REPLICA_MAX - 1
     sessions.close()
     assert not partition.followers

@@ -20,27 +20,27 @@ async def _ready(scene: Scene) -> Talker:
 
 async def _listed(talker: Talker, states: list[str] | None = None, types: list[str] | None = None) -> dict[str, str]:
     request = messages.ListGroupsRequest(states_filter=states or [], types_filter=types or [])
-    answer = await talker.ask(5, request)
-    assert answer.error_code == 0
-    return {group.group_id: group.group_state for group in answer.groups}
+    response = await talker.ask(5, request)
+    assert response.error_code == 0
+    return {group.group_id: group.group_state for group in response.groups}
 
 
 def test_coordinator_is_found_for_one_key_or_many() -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
         for version in range(4):
-            answer = await find_coordinator(talker, version=version)
-            assert (answer.error_code, answer.node_id, answer.host, answer.port) == (0, 1, "broker", 9092)
+            response = await find_coordinator(talker, version=version)
+            assert (response.error_code, response.node_id, response.host, response.port) == (0, 1, "broker", 9092)
         for version in (4, 5, 6):
             many = await talker.ask(version, messages.FindCoordinatorRequest(coordinator_keys=["g", "h"]))
             assert [(each.key, each.node_id, each.error_code) for each in many.coordinators] == [
                 ("g", 1, 0),
                 ("h", 1, 0),
             ]
-        answer = await talker.ask(4, messages.FindCoordinatorRequest(key_type=9, coordinator_keys=["g"]))
-        assert answer.coordinators[0].error_code == ErrorCode.INVALID_REQUEST
-        answer = await talker.ask(4, messages.FindCoordinatorRequest(key_type=1, coordinator_keys=["t"]))
-        assert (answer.coordinators[0].error_code, answer.coordinators[0].node_id) == (0, 1)
+        response = await talker.ask(4, messages.FindCoordinatorRequest(key_type=9, coordinator_keys=["g"]))
+        assert response.coordinators[0].error_code == ErrorCode.INVALID_REQUEST
+        response = await talker.ask(4, messages.FindCoordinatorRequest(key_type=1, coordinator_keys=["t"]))
+        assert (response.coordinators[0].error_code, response.coordinators[0].node_id) == (0, 1)
 
     on_broker(script)
 
@@ -68,8 +68,8 @@ def test_groups_are_listed_by_state_and_type() -> None:
         assert set(await _listed(talker, types=["classic"])) == {"stable", "empty"}
         assert await _listed(talker, types=["consumer"]) == {}
         for version in range(5):
-            answer = await talker.ask(version, messages.ListGroupsRequest())
-            assert {group.group_id: group.protocol_type for group in answer.groups} == {
+            response = await talker.ask(version, messages.ListGroupsRequest())
+            assert {group.group_id: group.protocol_type for group in response.groups} == {
                 "stable": "consumer",
                 "empty": "",
             }
@@ -116,8 +116,8 @@ def test_delete_groups_deletes_only_empty_groups_with_their_offsets(version: int
         member = Member(await scene.connect())
         await member.settle(4)
         request = messages.DeleteGroupsRequest(groups_names=["empty", "g", "missing", "", "empty"])
-        answer = await talker.ask(version, request)
-        assert {each.group_id: each.error_code for each in answer.results} == {
+        response = await talker.ask(version, request)
+        assert {each.group_id: each.error_code for each in response.results} == {
             "empty": ErrorCode.NONE,
             "g": ErrorCode.NON_EMPTY_GROUP,
             "missing": ErrorCode.GROUP_ID_NOT_FOUND,
@@ -125,8 +125,8 @@ def test_delete_groups_deletes_only_empty_groups_with_their_offsets(version: int
         }
         assert await committed(talker, [0], "empty") == {0: -1}
         await member.leave()
-        answer = await talker.ask(version, messages.DeleteGroupsRequest(groups_names=["g"]))
-        assert answer.results[0].error_code == ErrorCode.NONE
+        response = await talker.ask(version, messages.DeleteGroupsRequest(groups_names=["g"]))
+        assert response.results[0].error_code == ErrorCode.NONE
         assert await _listed(talker) == {}
         await scene.restart_after_crash()
         talker = await scene.connect()

@@ -93,13 +93,15 @@ def of_group(request: Any, group: str) -> Any:
     return request
 
 
-def code_of(answer: Any) -> int:
-    return int(answer.results[0].error_code if isinstance(answer, messages.DeleteGroupsResponse) else answer.error_code)
+def code_of(response: Any) -> int:
+    return int(
+        response.results[0].error_code if isinstance(response, messages.DeleteGroupsResponse) else response.error_code
+    )
 
 
 async def listed(talker: Talker) -> tuple[int, list[str]]:
-    answer = await talker.ask(4, messages.ListGroupsRequest())
-    return answer.error_code, [each.group_id for each in answer.groups]
+    response = await talker.ask(4, messages.ListGroupsRequest())
+    return response.error_code, [each.group_id for each in response.groups]
 
 
 @pytest.mark.proves("H2", part="too few in-sync replicas")
@@ -115,10 +117,10 @@ def test_change_is_rejected_at_once_and_committed_state_is_readable(name: str) -
         version, request = CHANGES[name]
         assert code_of(await talker.ask(version, of_group(request, group))) == UNAVAILABLE
         assert await listed(talker) == (0, [group])
-        answer = await talker.ask(5, messages.DescribeGroupsRequest(groups=[group]))
-        assert (answer.groups[0].error_code, answer.groups[0].group_state) == (0, "Empty")
-        answer = await talker.ask(1, messages.ConsumerGroupDescribeRequest(group_ids=["unknown"]))
-        assert answer.groups[0].error_code == ErrorCode.GROUP_ID_NOT_FOUND
+        response = await talker.ask(5, messages.DescribeGroupsRequest(groups=[group]))
+        assert (response.groups[0].error_code, response.groups[0].group_state) == (0, "Empty")
+        response = await talker.ask(1, messages.ConsumerGroupDescribeRequest(group_ids=["unknown"]))
+        assert response.groups[0].error_code == ErrorCode.GROUP_ID_NOT_FOUND
         assert cluster.simulation.now_s - began_s < 0.5
         assert copy_for(cluster, group).log.end_offset == end_offset
         await bring_back(cluster, group)
@@ -151,16 +153,16 @@ def test_uncommitted_writes_do_not_block_requests_forever() -> None:
         end_offset = log.end_offset
         deleting = asyncio.ensure_future(talker.ask(2, messages.DeleteGroupsRequest(groups_names=[group])))
         await cluster.until(lambda: log.end_offset > end_offset, 1.0)
-        asked: Sequence[tuple[int, Any]] = [
+        requested: Sequence[tuple[int, Any]] = [
             (4, messages.ListGroupsRequest()),
             (5, messages.DescribeGroupsRequest(groups=[group])),
             (4, messages.HeartbeatRequest(group_id=group, member_id="m", generation_id=1)),
         ]
-        answers = await asyncio.gather(
-            deleting, *(each.ask(version, request) for each, (version, request) in zip(clients, asked, strict=True))
+        responses = await asyncio.gather(
+            deleting, *(each.ask(version, request) for each, (version, request) in zip(clients, requested, strict=True))
         )
         assert 4.9 < cluster.simulation.now_s - began_s < 5.5
-        deleted, found, described, beaten = answers
+        deleted, found, described, beaten = responses
         assert code_of(deleted) == found.error_code == described.groups[0].error_code == UNAVAILABLE
         assert beaten.error_code == UNAVAILABLE
         cluster.simulation.network.heal()
@@ -201,7 +203,7 @@ class TwoGroups:
         talker = await self.cluster.connect(1)
         classic = await talker.ask(5, messages.DescribeGroupsRequest(groups=[self.classic_group]))
         consumer = await talker.ask(1, messages.ConsumerGroupDescribeRequest(group_ids=[self.consumer_group]))
-        return [[each.member_id for each in answer.groups[0].members] for answer in (classic, consumer)]
+        return [[each.member_id for each in response.groups[0].members] for response in (classic, consumer)]
 
 
 @pytest.mark.proves("C5", part="a silent member is evicted")

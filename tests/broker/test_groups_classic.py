@@ -80,9 +80,9 @@ def test_leave_responds_at_once_and_triggers_a_rebalance() -> None:
         first, second = group = await members(scene, 2)
         await settle(group, 4)
         began_s = scene.simulation.now_s
-        answer = await second.leave()
+        response = await second.leave()
         assert scene.simulation.now_s - began_s < 0.1
-        assert (answer.error_code, answer.members[0].error_code) == (0, 0)
+        assert (response.error_code, response.members[0].error_code) == (0, 0)
         assert await first.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
         assert await second.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
         await first.settle(4)
@@ -118,8 +118,8 @@ def test_static_member_restart_fences_the_old_one_without_a_rebalance() -> None:
         await settle([other, old], 4)
         old.talker.connection.close()
         new = Member(await scene.connect(), instance_id="kitchen")
-        answer = await new.join()
-        assert (answer.error_code, answer.generation_id) == (0, old.generation)
+        response = await new.join()
+        assert (response.error_code, response.generation_id) == (0, old.generation)
         assert new.member_id != old.member_id
         assert (await new.sync()).error_code == 0
         assert new.partitions == old.partitions
@@ -142,8 +142,8 @@ def test_static_member_is_removed_by_its_instance_id() -> None:
             for name in ("kitchen", "cellar")
         ]
         admin = await scene.connect()
-        answer = await admin.ask(5, messages.LeaveGroupRequest(group_id="g", members=identities))
-        assert [each.error_code for each in answer.members] == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID]
+        response = await admin.ask(5, messages.LeaveGroupRequest(group_id="g", members=identities))
+        assert [each.error_code for each in response.members] == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID]
         assert await member.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
 
     on_broker(script)
@@ -153,11 +153,11 @@ def test_new_member_must_rejoin_with_its_assigned_id() -> None:
     async def script(scene: Scene) -> None:
         await _ready(scene)
         talker = await scene.connect()
-        answer = await talker.ask(4, join_request())
-        assert answer.error_code == ErrorCode.MEMBER_ID_REQUIRED
-        prefix, _, uuid = answer.member_id.partition("-")
+        response = await talker.ask(4, join_request())
+        assert response.error_code == ErrorCode.MEMBER_ID_REQUIRED
+        prefix, _, uuid = response.member_id.partition("-")
         assert (prefix, len(uuid)) == ("scene", 36)
-        assert (await talker.ask(4, join_request(member_id=answer.member_id))).error_code == 0
+        assert (await talker.ask(4, join_request(member_id=response.member_id))).error_code == 0
         assert (await talker.ask(3, join_request("other"))).error_code == 0, "before version 4 it is a member at once"
 
     on_broker(script)
@@ -184,9 +184,9 @@ def test_join_rejects_invalid_requests() -> None:
         talker = await scene.connect()
 
         async def code(request: messages.JoinGroupRequest) -> ErrorCode:
-            answer = await talker.ask(9, request)
-            assert answer.generation_id == -1
-            return ErrorCode(answer.error_code)
+            response = await talker.ask(9, request)
+            assert response.generation_id == -1
+            return ErrorCode(response.error_code)
 
         assert await code(join_request("")) is ErrorCode.INVALID_GROUP_ID
         assert await code(join_request(session_timeout_ms=1)) is ErrorCode.INVALID_SESSION_TIMEOUT
@@ -246,10 +246,10 @@ def test_protocol_with_the_most_votes_is_chosen() -> None:
             {"sticky": said, "range": said},
             {"sticky": said, "range": said},
         ]
-        answers = await asyncio.gather(
+        responses = await asyncio.gather(
             *(member.join(protocols=each) for member, each in zip(group, preferences, strict=True))
         )
-        assert {answer.protocol_name for answer in answers} == {"sticky"}
+        assert {response.protocol_name for response in responses} == {"sticky"}
         (leader,) = [member for member in group if member.is_leader]
         assert sorted(each.member_id for each in leader.last_join.members) == sorted(m.member_id for m in group)
         assert all(not member.last_join.members for member in group if member is not leader)
@@ -281,7 +281,7 @@ def test_waiting_join_does_not_block_later_requests_and_responds_first() -> None
         listing = talker.begin(5, messages.ListGroupsRequest())
         await asyncio.sleep(DELAY_S / 2)
         assert not joining.done()
-        assert not listing.done(), "answers keep the order of requests"
+        assert not listing.done(), "responses keep the order of requests"
         joined, listed = await joining, await listing
         assert joined.error_code == 0
         assert [(group.group_id, group.group_state) for group in listed.groups] == [("g", "PreparingRebalance")]
@@ -294,8 +294,8 @@ def test_waiting_member_that_disconnects_does_not_block_the_group() -> None:
         await _ready(scene)
         stays, goes = await members(scene, 2)
         joining = asyncio.create_task(stays.settle(4))
-        answer = await goes.talker.ask(9, join_request())
-        goes.talker.begin(9, join_request(member_id=answer.member_id)).cancel()
+        response = await goes.talker.ask(9, join_request())
+        goes.talker.begin(9, join_request(member_id=response.member_id)).cancel()
         await asyncio.sleep(0.1)
         goes.talker.connection.abort()
         await joining

@@ -39,12 +39,12 @@ class Consumer:
             member_epoch=self.epoch,
             **{"topic_partitions": None, **fields},
         )
-        answer = self.last = await self.talker.ask(1, request)
-        if answer.error_code == 0:
-            self.epoch = answer.member_epoch
-            if answer.assignment is not None:
-                self.owned = {each.topic_id: list(each.partitions) for each in answer.assignment.topic_partitions}
-        return ErrorCode(answer.error_code)
+        response = self.last = await self.talker.ask(1, request)
+        if response.error_code == 0:
+            self.epoch = response.member_epoch
+            if response.assignment is not None:
+                self.owned = {each.topic_id: list(each.partitions) for each in response.assignment.topic_partitions}
+        return ErrorCode(response.error_code)
 
     async def acknowledge(self) -> ErrorCode:
         """Report the owned partitions in a heartbeat."""
@@ -78,8 +78,8 @@ async def _ready(scene: Scene, partitions: int = 4) -> Talker:
 
 
 async def _describe(talker: Talker, group_id: str = "g") -> Any:
-    answer = await talker.ask(1, messages.ConsumerGroupDescribeRequest(group_ids=[group_id]))
-    return answer.groups[0]
+    response = await talker.ask(1, messages.ConsumerGroupDescribeRequest(group_ids=[group_id]))
+    return response.groups[0]
 
 
 @pytest.mark.proves("C2")
@@ -110,8 +110,8 @@ def test_new_partitions_are_assigned() -> None:
         group = await _consumers(scene, "first", "second")
         await _settle(group)
         grown = messages.CreatePartitionsRequest.CreatePartitionsTopic(name=TOPIC, count=5, assignments=None)
-        answer = await talker.ask(3, messages.CreatePartitionsRequest(topics=[grown]))
-        assert answer.results[0].error_code == 0
+        response = await talker.ask(3, messages.CreatePartitionsRequest(topics=[grown]))
+        assert response.results[0].error_code == 0
         await _settle(group)
         assert sorted(group[0].partitions() + group[1].partitions()) == [0, 1, 2, 3, 4]
 
@@ -290,9 +290,9 @@ def test_group_configs_set_heartbeat_and_session_timeouts() -> None:
         await asyncio.sleep(20)
         await _settle([consumer], 1)
         assert consumer.last.heartbeat_interval_ms == 12_000
-        asked = messages.DescribeConfigsRequest.DescribeConfigsResource(resource_type=32, resource_name="g")
-        answer = await talker.ask(4, messages.DescribeConfigsRequest(resources=[asked]))
-        configs = {each.name: (each.value, each.config_source) for each in answer.results[0].configs}
+        requested = messages.DescribeConfigsRequest.DescribeConfigsResource(resource_type=32, resource_name="g")
+        response = await talker.ask(4, messages.DescribeConfigsRequest(resources=[requested]))
+        configs = {each.name: (each.value, each.config_source) for each in response.results[0].configs}
         assert configs["consumer.heartbeat.interval.ms"] == ("12000", 8)
         assert configs["consumer.session.timeout.ms"] == ("50000", 8)
         assert configs["share.auto.offset.reset"][1] == 5

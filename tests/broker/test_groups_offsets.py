@@ -32,8 +32,8 @@ def test_committed_offset_is_fetched_in_every_version(version: int) -> None:
         assert await committed(talker, [0, 1, 3]) == {0: 7, 1: -1, 3: 9}
         for fetch_version in range(1, 8):
             topic = FETCH.OffsetFetchRequestTopic(name=TOPIC, partition_indexes=[0, 1])
-            answer = await talker.ask(fetch_version, FETCH(group_id="g", topics=[topic]))
-            first, second = answer.topics[0].partitions
+            response = await talker.ask(fetch_version, FETCH(group_id="g", topics=[topic]))
+            first, second = response.topics[0].partitions
             assert (first.partition_index, first.committed_offset, first.metadata) == (0, 7, "why")
             assert (second.committed_offset, second.metadata, second.error_code) == (-1, "", 0)
             assert first.committed_leader_epoch == (0 if version >= 6 and fetch_version >= 5 else -1)
@@ -48,9 +48,11 @@ def test_topics_are_identified_by_id_from_version_10() -> None:
         topic_id = scene.node.broker.image.topic_id(TOPIC)
         assert await commit(talker, {0: 5}, topic="", topic_id=topic_id, version=10) == [ErrorCode.NONE]
         assert await commit(talker, {0: 6}, topic="", topic_id=b"?" * 16, version=10) == [ErrorCode.UNKNOWN_TOPIC_ID]
-        asked = [FETCH.OffsetFetchRequestTopics(topic_id=each, partition_indexes=[0]) for each in (topic_id, b"?" * 16)]
-        answer = await talker.ask(10, FETCH(groups=[FETCH.OffsetFetchRequestGroup(group_id="g", topics=asked)]))
-        known, unknown = answer.groups[0].topics
+        topics = [
+            FETCH.OffsetFetchRequestTopics(topic_id=each, partition_indexes=[0]) for each in (topic_id, b"?" * 16)
+        ]
+        response = await talker.ask(10, FETCH(groups=[FETCH.OffsetFetchRequestGroup(group_id="g", topics=topics)]))
+        known, unknown = response.groups[0].topics
         assert (known.topic_id, known.partitions[0].committed_offset) == (topic_id, 5)
         assert (unknown.topic_id, unknown.partitions[0].error_code) == (b"?" * 16, ErrorCode.UNKNOWN_TOPIC_ID)
         everything = await talker.ask(10, FETCH(groups=[FETCH.OffsetFetchRequestGroup(group_id="g", topics=None)]))
@@ -66,12 +68,12 @@ def test_all_offsets_of_many_groups_are_fetched_in_one_request() -> None:
         for number in range(3):
             await commit(talker, {0: number, 1: number}, f"group-{number}")
         groups = [FETCH.OffsetFetchRequestGroup(group_id=f"group-{number}", topics=None) for number in range(4)]
-        answer = await talker.ask(8, FETCH(groups=groups))
+        response = await talker.ask(8, FETCH(groups=groups))
         fetched = {
             group.group_id: {
                 each.partition_index: each.committed_offset for topic in group.topics for each in topic.partitions
             }
-            for group in answer.groups
+            for group in response.groups
         }
         assert fetched == {"group-0": {0: 0, 1: 0}, "group-1": {0: 1, 1: 1}, "group-2": {0: 2, 1: 2}, "group-3": {}}
         old = await talker.ask(2, FETCH(group_id="group-1", topics=None))
@@ -97,8 +99,8 @@ def test_partitions_of_a_commit_are_accepted_or_rejected_individually() -> None:
             ),
             request.OffsetCommitRequestTopic(name="missing", partitions=[partition(0)]),
         ]
-        answer = await talker.ask(8, request(group_id="g", topics=topics))
-        codes = {topic.name: {p.partition_index: p.error_code for p in topic.partitions} for topic in answer.topics}
+        response = await talker.ask(8, request(group_id="g", topics=topics))
+        codes = {topic.name: {p.partition_index: p.error_code for p in topic.partitions} for topic in response.topics}
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert codes == {
             TOPIC: {0: 0, 99: unknown, -1: unknown, 1: ErrorCode.OFFSET_METADATA_TOO_LARGE},
@@ -140,9 +142,9 @@ def test_offset_delete_rejects_subscribed_topics() -> None:
         async def delete(group_id: str, topic: str, *indexes: int) -> tuple[ErrorCode, list[ErrorCode]]:
             partitions = [request.OffsetDeleteRequestPartition(partition_index=index) for index in indexes]
             topics = [request.OffsetDeleteRequestTopic(name=topic, partitions=partitions)]
-            answer = await talker.ask(0, request(group_id=group_id, topics=topics))
-            codes = [ErrorCode(each.error_code) for found in answer.topics for each in found.partitions]
-            return ErrorCode(answer.error_code), codes
+            response = await talker.ask(0, request(group_id=group_id, topics=topics))
+            codes = [ErrorCode(each.error_code) for found in response.topics for each in found.partitions]
+            return ErrorCode(response.error_code), codes
 
         assert await delete("g", TOPIC, 0) == (ErrorCode.GROUP_ID_NOT_FOUND, [])
         assert await delete("", TOPIC, 0) == (ErrorCode.INVALID_GROUP_ID, [])
@@ -166,8 +168,8 @@ def test_recreated_topic_has_no_committed_offsets() -> None:
         await scene.create("stays")
         await commit(talker, {0: 5, 1: 6})
         await commit(talker, {0: 7}, topic="stays")
-        answer = await talker.ask(5, messages.DeleteTopicsRequest(topic_names=[TOPIC]))
-        assert answer.responses[0].error_code == 0
+        response = await talker.ask(5, messages.DeleteTopicsRequest(topic_names=[TOPIC]))
+        assert response.responses[0].error_code == 0
         await scene.create(TOPIC)
         await asyncio.sleep(1)
         assert await committed(talker, [0, 1]) == {0: -1, 1: -1}
@@ -208,11 +210,11 @@ def test_offsets_expire_when_their_group_has_been_empty() -> None:
 def test_clients_may_not_write_to_or_extend_the_offsets_topic() -> None:
     async def script(scene: Scene) -> None:
         talker = await _ready(scene)
-        answer = await produce(talker, OFFSETS_TOPIC, batch(b"forged", key=b"\x00\x01"))
-        assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        response = await produce(talker, OFFSETS_TOPIC, batch(b"forged", key=b"\x00\x01"))
+        assert response.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
         grown = messages.CreatePartitionsRequest.CreatePartitionsTopic(name=OFFSETS_TOPIC, count=60, assignments=None)
-        refused = await talker.ask(3, messages.CreatePartitionsRequest(topics=[grown]))
-        assert refused.results[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        rejected = await talker.ask(3, messages.CreatePartitionsRequest(topics=[grown]))
+        assert rejected.results[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
         assert await commit(talker, {0: 1}) == [ErrorCode.NONE]
 
     on_broker(script)
@@ -221,8 +223,8 @@ def test_clients_may_not_write_to_or_extend_the_offsets_topic() -> None:
 def test_offsets_topic_is_created_with_the_configured_partitions() -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
-        asked = messages.MetadataRequest.MetadataRequestTopic(name=OFFSETS_TOPIC)
-        await talker.ask(12, messages.MetadataRequest(topics=[asked], allow_auto_topic_creation=True))
+        requested = messages.MetadataRequest.MetadataRequestTopic(name=OFFSETS_TOPIC)
+        await talker.ask(12, messages.MetadataRequest(topics=[requested], allow_auto_topic_creation=True))
         image = scene.node.broker.image
         topic = image.topics[OFFSETS_TOPIC]
         assert len(topic.partitions) == 5
@@ -260,9 +262,9 @@ def test_offsets_of_unauthorized_topics_are_rejected_or_omitted() -> None:
         await scene.create("secret")
         assert await commit(talker, {0: 1}) == [ErrorCode.NONE]
         assert await commit(talker, {0: 1}, topic="secret") == [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
-        asked = [FETCH.OffsetFetchRequestTopics(name=name, partition_indexes=[0]) for name in (TOPIC, "secret")]
-        answer = await talker.ask(8, FETCH(groups=[FETCH.OffsetFetchRequestGroup(group_id="g", topics=asked)]))
-        codes = {topic.name: topic.partitions[0].error_code for topic in answer.groups[0].topics}
+        requested = [FETCH.OffsetFetchRequestTopics(name=name, partition_indexes=[0]) for name in (TOPIC, "secret")]
+        response = await talker.ask(8, FETCH(groups=[FETCH.OffsetFetchRequestGroup(group_id="g", topics=requested)]))
+        codes = {topic.name: topic.partitions[0].error_code for topic in response.groups[0].topics}
         assert codes == {TOPIC: 0, "secret": ErrorCode.TOPIC_AUTHORIZATION_FAILED}
         request = messages.OffsetDeleteRequest
         topic = request.OffsetDeleteRequestTopic(name="secret", partitions=[request.OffsetDeleteRequestPartition()])

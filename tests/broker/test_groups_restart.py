@@ -87,8 +87,8 @@ def test_rebalance_interrupted_by_a_crash_is_completed() -> None:
         await _ready(scene)
         first, second = await members(scene, 2)
         await first.settle(4)
-        answer = await second.talker.ask(9, join_request())
-        second.member_id = answer.member_id
+        response = await second.talker.ask(9, join_request())
+        second.member_id = response.member_id
         second.talker.begin(9, join_request(member_id=second.member_id)).add_done_callback(
             lambda done: done.exception()
         )
@@ -143,8 +143,8 @@ def test_deleted_offsets_topic_removes_its_groups_and_is_recreated() -> None:
         member = Member(await scene.connect())
         await member.settle(4)
         await member.commit({0: 5})
-        answer = await talker.ask(5, messages.DeleteTopicsRequest(topic_names=[OFFSETS_TOPIC]))
-        assert answer.responses[0].error_code == 0
+        response = await talker.ask(5, messages.DeleteTopicsRequest(topic_names=[OFFSETS_TOPIC]))
+        assert response.responses[0].error_code == 0
         assert await member.heartbeat() is ErrorCode.NOT_COORDINATOR
         assert (await find_coordinator(talker)).error_code == 0
         assert await member.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
@@ -186,8 +186,8 @@ def test_commits_are_rejected_while_the_disk_is_full() -> None:
         talker = await _ready(scene)
         assert await commit(talker, {0: 1}) == [ErrorCode.NONE]
         scene.host.disk.fail("pwrite", errno.ENOSPC, path=OFFSETS_TOPIC)
-        refused = await commit(talker, {0: 2})
-        assert refused == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+        rejected = await commit(talker, {0: 2})
+        assert rejected == [ErrorCode.COORDINATOR_NOT_AVAILABLE]
         assert await committed(talker, [0]) == {0: 1}
         assert await commit(talker, {0: 3}) == [ErrorCode.NONE]
         assert await committed(talker, [0]) == {0: 3}

@@ -163,8 +163,8 @@ def test_heartbeat_of_an_old_generation_is_rejected() -> None:
         for _ in range(2):
             assert (await member.talker.ask(4, before)).error_code == ErrorCode.NONE
         await member.settle(2)
-        answer = await member.talker.ask(4, before)
-        assert answer.error_code == ErrorCode.ILLEGAL_GENERATION
+        response = await member.talker.ask(4, before)
+        assert response.error_code == ErrorCode.ILLEGAL_GENERATION
 
     on_broker(script)
 
@@ -199,14 +199,14 @@ def test_heartbeats_between_other_requests_keep_response_order(fast_path: FastPa
     async def script(scene: Scene) -> None:
         (member,) = await settled(scene)
         talker = member.talker
-        asked = [
+        requested = [
             talker.begin(4, heartbeat_request(member))
             if number % 3
             else talker.begin(12, messages.MetadataRequest(topics=None))
             for number in range(30)
         ]
-        answers = await asyncio.gather(*asked)
-        assert [type(each) for each in answers] == [
+        responses = await asyncio.gather(*requested)
+        assert [type(each) for each in responses] == [
             messages.HeartbeatResponse if number % 3 else messages.MetadataResponse for number in range(30)
         ]
         assert fast_path.count == 19

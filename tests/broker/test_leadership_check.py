@@ -187,8 +187,8 @@ async def fetch_offsets(talker: Talker, *groups: str) -> list[tuple[int, int]]:
         )
         for each in groups
     ]
-    answer = await talker.ask(8, OffsetFetchRequest(groups=named))
-    return [(each.error_code, _committed_offset(each)) for each in answer.groups]
+    response = await talker.ask(8, OffsetFetchRequest(groups=named))
+    return [(each.error_code, _committed_offset(each)) for each in response.groups]
 
 
 def _committed_offset(group: Any) -> int:

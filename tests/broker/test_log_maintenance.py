@@ -32,9 +32,9 @@ async def read_all(talker: Talker, topic: str, offset: int) -> list[Any]:
     """Return every record from an offset on."""
     found: list[Any] = []
     while True:
-        answer = await fetch(talker, topic, offset)
-        assert answer.error_code == 0
-        batches = list(iterate_batches(bytes(answer.records)))
+        response = await fetch(talker, topic, offset)
+        assert response.error_code == 0
+        batches = list(iterate_batches(bytes(response.records)))
         if not batches:
             return found
         for header, records in batches:
@@ -140,10 +140,10 @@ def test_deleted_records_stay_deleted_after_a_crash() -> None:
         await fill(scene, talker, "t", 10)
 
         async def delete(offset: int, topic: str = "t") -> Any:
-            asked = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=offset)
-            topics = [DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=[asked])]
-            answer = await talker.ask(2, DeleteRecordsRequest(topics=topics, timeout_ms=1000))
-            return answer.topics[0].partitions[0]
+            requested = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=offset)
+            topics = [DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=[requested])]
+            response = await talker.ask(2, DeleteRecordsRequest(topics=topics, timeout_ms=1000))
+            return response.topics[0].partitions[0]
 
         assert (await delete(4)).low_watermark == 4
         assert (await delete(2)).low_watermark == 4
@@ -210,8 +210,8 @@ def test_deleted_topic_is_removed_from_metadata_and_disk() -> None:
         await scene.create("t", 3)
         talker = await scene.connect()
         await fill(scene, talker, "t", 3)
-        answer = await talker.ask(5, DeleteTopicsRequest(topic_names=["t", "nowhere"], timeout_ms=1000))
-        assert [each.error_code for each in answer.responses] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        response = await talker.ask(5, DeleteTopicsRequest(topic_names=["t", "nowhere"], timeout_ms=1000))
+        assert [each.error_code for each in response.responses] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
         assert (await produce(talker, "t", batch(b"a"))).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         await asyncio.sleep(120)
         names = scene.host.disk.mount().list("/data")
@@ -252,8 +252,8 @@ def test_topic_configs_change_at_runtime() -> None:
         resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
             resource_type=2, resource_name="t", configs=[change]
         )
-        answer = await talker.ask(1, IncrementalAlterConfigsRequest(resources=[resource]))
-        assert answer.responses[0].error_code == 0
+        response = await talker.ask(1, IncrementalAlterConfigsRequest(resources=[resource]))
+        assert response.responses[0].error_code == 0
         assert (await produce(talker, "t", batch(b"x" * 2000))).error_code == ErrorCode.MESSAGE_TOO_LARGE
         scene.host.crash()
         await scene.restart()
@@ -274,8 +274,8 @@ def test_broker_default_applies_to_topics_without_their_own_config() -> None:
         resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
             resource_type=4, resource_name="", configs=[change]
         )
-        answer = await talker.ask(1, IncrementalAlterConfigsRequest(resources=[resource]))
-        assert answer.responses[0].error_code == 0, answer
+        response = await talker.ask(1, IncrementalAlterConfigsRequest(resources=[resource]))
+        assert response.responses[0].error_code == 0, response
         assert (await produce(talker, "t", batch(b"x" * 2000))).error_code == ErrorCode.MESSAGE_TOO_LARGE
 
     on_broker(script)
@@ -286,8 +286,8 @@ def test_topic_is_auto_created_only_when_enabled() -> None:
     async def ask(scene: Scene, *, creates: bool) -> Any:
         talker = await scene.connect()
         topics = [MetadataRequest.MetadataRequestTopic(name=name) for name in ("new", "bad name")]
-        answer = await talker.ask(9, MetadataRequest(topics=topics, allow_auto_topic_creation=creates))
-        return [topic.error_code for topic in answer.topics], len(answer.topics[0].partitions)
+        response = await talker.ask(9, MetadataRequest(topics=topics, allow_auto_topic_creation=creates))
+        return [topic.error_code for topic in response.topics], len(response.topics[0].partitions)
 
     async def script(scene: Scene) -> None:
         unknown, invalid = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION

@@ -106,8 +106,8 @@ def test_connection_before_the_start_is_complete_is_served_later() -> None:
                 break
             except OSError:
                 await asyncio.sleep(0.0005)
-        answer = await talker.ask(9, MetadataRequest(topics=[]))
-        assert [broker.node_id for broker in answer.brokers] == [1]
+        response = await talker.ask(9, MetadataRequest(topics=[]))
+        assert [broker.node_id for broker in response.brokers] == [1]
         await starting
 
     async def _started(node: Node) -> Node:
@@ -132,9 +132,9 @@ def test_corrupt_partition_is_offline_and_the_rest_is_served() -> None:
         await scene.restart()
         talker = await scene.connect()
         assert (await produce(talker, "good", batch(b"y"))).base_offset == 3
-        refused = await produce(talker, "bad", batch(b"y"))
-        assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        assert "bad-0 is offline" in refused.error_message
+        rejected = await produce(talker, "bad", batch(b"y"))
+        assert rejected.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert "bad-0 is offline" in rejected.error_message
 
     on_broker(script)
 
@@ -272,8 +272,8 @@ def test_failed_sync_stops_the_node() -> None:
         await scene.create("t", flush_messages=1)
         host.disk.fail("fsync", errno.EIO, path="/data/t-0/00000000000000000000.log")
         talker = await scene.connect()
-        answer = await produce(talker, "t", batch(b"a"), timeout_ms=1000)
-        assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
+        response = await produce(talker, "t", batch(b"a"), timeout_ms=1000)
+        assert response.error_code == ErrorCode.REQUEST_TIMED_OUT
         assert failures == ["t-0: fsync failed"]
         assert host.disk.mount().read("/data/.boot-id") == b"a sync has failed"
 

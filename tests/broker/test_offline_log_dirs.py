@@ -39,9 +39,9 @@ async def until_acknowledged(cluster: Cluster, value: bytes, *, seen_by: int) ->
     while True:
         leader = where(cluster, seen_by=seen_by).leader
         talker = await cluster.connect(leader if leader > 0 else seen_by)
-        answer = await produce(talker, "t", batch(value), acks=-1, timeout_ms=200)
+        response = await produce(talker, "t", batch(value), acks=-1, timeout_ms=200)
         talker.connection.close()
-        if answer.error_code == 0:
+        if response.error_code == 0:
             return cluster.simulation.now_s - began_s
         await asyncio.sleep(0.05)
 
@@ -69,8 +69,8 @@ def test_broker_that_cannot_write_gives_up_leadership_and_control(
         assert (state.leader in (other, third), active in state.isr) == (True, False)
         assert where(cluster, "alone", seen_by=other).leader == active
         talker = await cluster.connect(active)
-        answer = await produce(talker, "alone", batch(b"y" * 200))
-        assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        response = await produce(talker, "alone", batch(b"y" * 200))
+        assert response.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert (await fetch(talker, "alone", 0)).error_code == 0
         described = (await talker.ask(4, DescribeLogDirsRequest(topics=None))).results[0]
         assert described.error_code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -112,8 +112,8 @@ def test_log_dir_full_for_less_than_the_grace_stays_online() -> None:
         disk = cluster.host(2).disk
         fill(disk)
         talker = await cluster.connect(2)
-        answer = await produce(talker, "t", batch(b"x" * 200), acks=-1, timeout_ms=200)
-        assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        response = await produce(talker, "t", batch(b"x" * 200), acks=-1, timeout_ms=200)
+        assert response.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         await asyncio.sleep(0.2)
         repair(disk)
         await asyncio.sleep(2)

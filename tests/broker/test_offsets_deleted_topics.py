@@ -32,8 +32,8 @@ async def _ready(scene: Scene) -> Talker:
 
 
 async def _delete(talker: Talker, topic: str = TOPIC) -> None:
-    answer = await talker.ask(5, messages.DeleteTopicsRequest(topic_names=[topic]))
-    assert answer.responses[0].error_code == 0
+    response = await talker.ask(5, messages.DeleteTopicsRequest(topic_names=[topic]))
+    assert response.responses[0].error_code == 0
 
 
 def _stored(scene: Scene, group_id: str = "g") -> Any:
@@ -61,8 +61,8 @@ def test_coordinator_with_a_late_topic_update_keeps_new_commits(version: int) ->
         await cluster.until(lambda: len(where(cluster, seen_by=first).replicas) == 1, 5.0)
         request = commit_request(42, group)
         request.retention_time_ms = RETENTION_MS if version == 4 else -1
-        answer = await (await cluster.connect(first)).ask(version, request)
-        assert answer.topics[0].partitions[0].error_code == 0
+        response = await (await cluster.connect(first)).ask(version, request)
+        assert response.topics[0].partitions[0].error_code == 0
         cluster.kill(first)
         await cluster.until(lambda: where(cluster, OFFSETS_TOPIC, index).leader == second, 5.0)
         assert where(cluster, OFFSETS_TOPIC, index, seen_by=second).leader == first
@@ -163,15 +163,17 @@ def test_offsets_of_a_deleted_topic_are_not_returned(monkeypatch: pytest.MonkeyP
         assert await committed(talker, None) == {}
         assert await scene.node.broker.groups.positions() == []
         fetch = messages.OffsetFetchRequest
-        asked = [
+        requested = [
             fetch.OffsetFetchRequestTopics(topic_id=each, partition_indexes=[0])
             for each in (was, scene.node.broker.image.topic_id(TOPIC))
         ]
-        for topics, expected in ((asked, {(-1, 0), (-1, ErrorCode.UNKNOWN_TOPIC_ID)}), (None, set())):
+        for topics, expected in ((requested, {(-1, 0), (-1, ErrorCode.UNKNOWN_TOPIC_ID)}), (None, set())):
             request = fetch(groups=[fetch.OffsetFetchRequestGroup(group_id="g", topics=topics)])
             (group,) = (await talker.ask(10, request)).groups
-            answers = {(each.committed_offset, each.error_code) for topic in group.topics for each in topic.partitions}
-            assert answers == expected
+            responses = {
+                (each.committed_offset, each.error_code) for topic in group.topics for each in topic.partitions
+            }
+            assert responses == expected
 
     on_broker(script)
 
@@ -197,8 +199,8 @@ def test_transactional_offsets_do_not_apply_to_a_recreated_topic() -> None:
             producer_epoch=producer.epoch,
             topics=[topic],
         )
-        answer = await talker.ask(5, request)
-        assert answer.topics[0].partitions[0].error_code == 0
+        response = await talker.ask(5, request)
+        assert response.topics[0].partitions[0].error_code == 0
         await _delete(talker)
         await scene.create(TOPIC)
         await producer.end(is_commit=True)

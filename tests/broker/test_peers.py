@@ -29,8 +29,8 @@ def with_peers(script: Callable[[Scene, Peers], Coroutine[Any, Any, None]]) -> N
 
 
 async def cluster_id(peers: Peers, **options: Any) -> str:
-    answer = await peers.ask(BROKER, DescribeClusterRequest(), **{"timeout_ms": 5000, **options})
-    return str(answer.cluster_id)
+    response = await peers.ask(BROKER, DescribeClusterRequest(), **{"timeout_ms": 5000, **options})
+    return str(response.cluster_id)
 
 
 def connections_of(scene: Scene) -> int:
@@ -39,8 +39,8 @@ def connections_of(scene: Scene) -> int:
 
 def test_requests_of_one_purpose_share_a_connection() -> None:
     async def script(scene: Scene, peers: Peers) -> None:
-        answers = await asyncio.gather(*(cluster_id(peers) for _ in range(20)))
-        assert set(answers) == {scene.node.cluster_id}
+        responses = await asyncio.gather(*(cluster_id(peers) for _ in range(20)))
+        assert set(responses) == {scene.node.cluster_id}
         assert connections_of(scene) == 1
         await cluster_id(peers, purpose="another")
         assert connections_of(scene) == 2
@@ -142,8 +142,8 @@ def test_borrowed_response_is_valid_and_its_callback_can_send_again() -> None:
         owners: list[object] = []
         all_received = asyncio.get_running_loop().create_future()
 
-        def receive(answer: Any) -> None:
-            records = answer.responses[0].partitions[0].records
+        def receive(response: Any) -> None:
+            records = response.responses[0].partitions[0].records
             received.append(bytes(records))
             owners.append(records.obj)
             if len(received) < 3:

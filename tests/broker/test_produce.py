@@ -39,9 +39,9 @@ def test_topics_are_identified_by_id_from_version_13() -> None:
         for given, expected in ((topic_id, 0), (b"?" * 16, ErrorCode.UNKNOWN_TOPIC_ID)):
             request = produce_request("", batch(b"a"))
             request.topic_data[0].topic_id = given
-            answer = await talker.ask(13, request)
-            assert answer.responses[0].topic_id == given
-            assert answer.responses[0].partition_responses[0].error_code == expected
+            response = await talker.ask(13, request)
+            assert response.responses[0].topic_id == given
+            assert response.responses[0].partition_responses[0].error_code == expected
 
     on_broker(script)
 
@@ -74,10 +74,10 @@ def test_invalid_batch_is_rejected_with_kafkas_error_code(records: bytes, code: 
     async def script(scene: Scene) -> None:
         await scene.create("t")
         talker = await scene.connect()
-        answer = await produce(talker, "t", records)
-        assert ErrorCode(answer.error_code) is code
-        assert answer.error_message
-        assert answer.base_offset == -1
+        response = await produce(talker, "t", records)
+        assert ErrorCode(response.error_code) is code
+        assert response.error_message
+        assert response.base_offset == -1
         assert (await list_offset(talker, "t", -1)).offset == 0
         assert (await produce(talker, "t", batch(b"good"))).base_offset == 0
 
@@ -116,8 +116,8 @@ def test_transactional_batch_without_a_transactional_id_is_rejected() -> None:
         records = batch(b"a", producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
         for _ in range(3):  # the fast path, too
             assert (await produce(talker, "t", batch(b"plain"))).error_code == 0
-            answer = await produce(talker, "t", records)
-            assert answer.error_code in (
+            response = await produce(talker, "t", records)
+            assert response.error_code in (
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
                 ErrorCode.INVALID_TXN_STATE,
             )
@@ -130,7 +130,7 @@ def test_acks_0_gets_no_response() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t")
         talker = await scene.connect()
-        talker.begin(9, produce_request("t", batch(b"a"), acks=0), has_answer=False)
+        talker.begin(9, produce_request("t", batch(b"a"), acks=0), has_response=False)
         assert (await list_offset(talker, "t", -1)).offset == 1
 
     on_broker(script)
@@ -139,7 +139,7 @@ def test_acks_0_gets_no_response() -> None:
 def test_failed_produce_with_acks_0_closes_the_connection() -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
-        talker.begin(9, produce_request("nowhere", batch(b"a"), acks=0), has_answer=False)
+        talker.begin(9, produce_request("nowhere", batch(b"a"), acks=0), has_response=False)
         async with asyncio.timeout(10):  # long before the connection would count as idle
             await talker.is_lost.wait()
 
@@ -166,24 +166,24 @@ class TestIdempotence:
         await scene.create("t")
         talker = await scene.connect()
         given = await talker.ask(4, InitProducerIdRequest(transaction_timeout_ms=1000))
-        answers = []
+        responses = []
         for sequence in sequences:
             records = batch(b"a", producer_id=given.producer_id, producer_epoch=epoch, base_sequence=sequence)
-            answers.append(await produce(talker, "t", records))
-        return answers
+            responses.append(await produce(talker, "t", records))
+        return responses
 
     def test_duplicate_batch_returns_its_first_offset_and_is_not_appended(self) -> None:
         async def script(scene: Scene) -> None:
-            answers = await self.sent(scene, 0, 1, 1, 0, 2)
-            assert [each.error_code for each in answers] == [0] * 5
-            assert [each.base_offset for each in answers] == [0, 1, 1, 0, 2]
+            responses = await self.sent(scene, 0, 1, 1, 0, 2)
+            assert [each.error_code for each in responses] == [0] * 5
+            assert [each.base_offset for each in responses] == [0, 1, 1, 0, 2]
 
         on_broker(script)
 
     def test_sequence_gap_is_out_of_order(self) -> None:
         async def script(scene: Scene) -> None:
-            answers = await self.sent(scene, 0, 5, 1)
-            codes = [each.error_code for each in answers]
+            responses = await self.sent(scene, 0, 5, 1)
+            codes = [each.error_code for each in responses]
             assert codes == [0, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0]
 
         on_broker(script)
@@ -320,10 +320,10 @@ def test_log_append_time_is_the_brokers_time() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t", message_timestamp_type="LogAppendTime")
         talker = await scene.connect()
-        answer = await produce(talker, "t", batch(b"a", timestamp=1))
-        assert answer.log_append_time_ms == scene.host.clock.wall_ms() or answer.log_append_time_ms > 1
+        response = await produce(talker, "t", batch(b"a", timestamp=1))
+        assert response.log_append_time_ms == scene.host.clock.wall_ms() or response.log_append_time_ms > 1
         (record,) = iterate_records((await fetch(talker, "t", 0)).records)
-        assert record.timestamp == answer.log_append_time_ms
+        assert record.timestamp == response.log_append_time_ms
 
     on_broker(script)
 
@@ -350,8 +350,8 @@ def test_topics_and_partitions_have_individual_responses() -> None:
         talker = await scene.connect()
         parts = [ProduceRequest.PartitionProduceData(index=index, records=batch(b"x")) for index in (0, 1, 2)]
         topics = [ProduceRequest.TopicProduceData(name=name, partition_data=parts) for name in ("a", "b")]
-        answer = await talker.ask(9, ProduceRequest(acks=1, timeout_ms=1000, topic_data=topics))
-        codes = [[part.error_code for part in topic.partition_responses] for topic in answer.responses]
+        response = await talker.ask(9, ProduceRequest(acks=1, timeout_ms=1000, topic_data=topics))
+        codes = [[part.error_code for part in topic.partition_responses] for topic in response.responses]
         assert codes == [[0, 0, 3], [3, 3, 3]]
 
     on_broker(script)

@@ -40,8 +40,8 @@ def fast_path(monkeypatch: pytest.MonkeyPatch) -> FastPathCount:
 
 async def topic_id(talker: Talker, name: str) -> bytes:
     wanted = MetadataRequest.MetadataRequestTopic(name=name)
-    answer = await talker.ask(12, MetadataRequest(topics=[wanted]))
-    return bytes(answer.topics[0].topic_id)
+    response = await talker.ask(12, MetadataRequest(topics=[wanted]))
+    return bytes(response.topics[0].topic_id)
 
 
 def request(
@@ -70,12 +70,12 @@ def test_fast_path_responds_like_the_handler(version: int, fast_path: FastPathCo
         offset = 0
         for size in (1, 5, 40, 3, 700, 2):
             records = batch(*[b"v" * size] * size)
-            answer = await known.ask(version, request(version, records, known_id=known_id))
-            assert (partition_response(answer).error_code, partition_response(answer).base_offset) == (0, offset)
+            response = await known.ask(version, request(version, records, known_id=known_id))
+            assert (partition_response(response).error_code, partition_response(response).base_offset) == (0, offset)
             offset += size
             handled = await (await scene.connect()).ask(version, request(version, records, known_id=known_id))
-            partition_response(answer).base_offset = partition_response(handled).base_offset
-            assert answer == handled
+            partition_response(response).base_offset = partition_response(handled).base_offset
+            assert response == handled
             offset += size
         assert fast_path.count == 5
 
@@ -87,13 +87,13 @@ def test_pipelined_requests_get_responses_in_order(version: int, fast_path: Fast
     async def script(scene: Scene) -> None:
         await scene.create("t", partitions=3)
         talker = await scene.connect()
-        asked = []
+        requested = []
         for number in range(60):
-            asked.append(talker.begin(version, request(version, batch(b"v"), index=number % 3)))
+            requested.append(talker.begin(version, request(version, batch(b"v"), index=number % 3)))
             if number % 7 == 0:
-                asked.append(talker.begin(1, MetadataRequest(topics=[])))
-        answers = [await each for each in asked]
-        offsets = [partition_response(each).base_offset for each in answers if hasattr(each, "responses")]
+                requested.append(talker.begin(1, MetadataRequest(topics=[])))
+        responses = [await each for each in requested]
+        offsets = [partition_response(each).base_offset for each in responses if hasattr(each, "responses")]
         assert offsets == [number // 3 for number in range(60)]
         assert fast_path.count >= 57
 
@@ -172,8 +172,8 @@ def test_fast_path_stops_when_flush_messages_becomes_one(fast_path: FastPathCoun
             ],
         )
         await talker.ask(1, IncrementalAlterConfigsRequest(resources=[change]))
-        answer = partition_response(await talker.ask(9, request(9, batch(b"v"))))
-        assert answer.base_offset == 2
+        response = partition_response(await talker.ask(9, request(9, batch(b"v"))))
+        assert response.base_offset == 2
         assert scene.node.broker.partitions.get("t", 0).log.recovery_point == 3
         assert fast_path.count == 1
 

@@ -37,9 +37,9 @@ def sent(talker: Talker, *values_: bytes, version: int = 10, **options: Any) -> 
     return [talker.begin(version, produce_request("t", batch(each), **options)) for each in values_]
 
 
-async def answers(asked: "list[asyncio.Future[Any]]") -> list[tuple[int, int]]:
+async def responses(requested: "list[asyncio.Future[Any]]") -> list[tuple[int, int]]:
     async with asyncio.timeout(60):
-        found = [(await each).responses[0].partition_responses[0] for each in asked]
+        found = [(await each).responses[0].partition_responses[0] for each in requested]
     return [(each.error_code, each.base_offset) for each in found]
 
 
@@ -50,7 +50,7 @@ def test_acks_all_waits_for_every_in_sync_replica(version: int, handled: list[bo
         await create(cluster)
         talker = await cluster.connect(2)
         produced = [b"%d" % number for number in range(40)]
-        assert await answers(sent(talker, *produced, version=version)) == [(0, number) for number in range(40)]
+        assert await responses(sent(talker, *produced, version=version)) == [(0, number) for number in range(40)]
         for node_id in (1, 2, 3):
             assert values(contents(copy_of(cluster, node_id))) == produced
         assert len(handled) >= 39
@@ -62,12 +62,12 @@ def test_acks_one_does_not_wait_for_followers(handled: list[bool]) -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
         talker = await cluster.connect(2)
-        await answers(sent(talker, b"a", acks=1))
+        await responses(sent(talker, b"a", acks=1))
         cluster.host(3).pause()
-        assert await answers(sent(talker, b"b", b"c", acks=1)) == [(0, 1), (0, 2)]
+        assert await responses(sent(talker, b"b", b"c", acks=1)) == [(0, 1), (0, 2)]
         waiting = sent(talker, b"d")
         cluster.host(3).resume()
-        assert await answers(waiting) == [(0, 3)]
+        assert await responses(waiting) == [(0, 3)]
         assert len(handled) == 2
 
     on_cluster(script, settings=QUICK)
@@ -78,12 +78,12 @@ def test_fast_path_rejects_when_isr_is_below_the_minimum(handled: list[bool]) ->
     async def script(cluster: Cluster) -> None:
         await create(cluster, min_insync_replicas=3)
         talker = await cluster.connect(2)
-        assert await answers(sent(talker, b"a", b"b")) == [(0, 0), (0, 1)]
+        assert await responses(sent(talker, b"a", b"b")) == [(0, 0), (0, 1)]
         cluster.kill(3)
         await cluster.until(lambda: where(cluster).isr == (2, 1), 5.0)
         await asyncio.sleep(0.1)
-        refused = (ErrorCode.NOT_ENOUGH_REPLICAS, -1)
-        assert await answers(sent(talker, b"c", b"d")) == [refused, refused]
+        rejected = (ErrorCode.NOT_ENOUGH_REPLICAS, -1)
+        assert await responses(sent(talker, b"c", b"d")) == [rejected, rejected]
         assert copy_of(cluster, 2).log.end_offset == 2
         assert handled
 
@@ -94,13 +94,13 @@ def test_unreplicated_batches_time_out(handled: list[bool]) -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster)
         talker = await cluster.connect(2)
-        await answers(sent(talker, b"a", timeout_ms=300))
+        await responses(sent(talker, b"a", timeout_ms=300))
         cluster.host(3).pause()
         late = (ErrorCode.REQUEST_TIMED_OUT, -1)
-        assert await answers(sent(talker, b"b", b"c", timeout_ms=300)) == [late, late]
+        assert await responses(sent(talker, b"b", b"c", timeout_ms=300)) == [late, late]
         cluster.host(3).resume()
         await are_same(cluster, 1, 2, 3)
-        assert await answers(sent(talker, b"d", timeout_ms=300)) == [(0, 3)]
+        assert await responses(sent(talker, b"d", timeout_ms=300)) == [(0, 3)]
         assert len(handled) == 3
 
     on_cluster(script, settings=QUICK)
@@ -111,16 +111,16 @@ def test_requests_of_one_turn_keep_their_own_timeouts(handled: list[bool]) -> No
         await create(cluster)
         talker = await cluster.connect(2)
         for timeout_ms in (300, 30_000):
-            await answers(sent(talker, b"a", timeout_ms=timeout_ms))
+            await responses(sent(talker, b"a", timeout_ms=timeout_ms))
         cluster.host(3).pause()
         began_s = cluster.simulation.now_s
-        asked = [(10, produce_request("t", batch(b"b"), timeout_ms=each)) for each in (300, 30_000, 300)]
-        first, patient, last = in_one_piece(talker, *asked)
+        requested = [(10, produce_request("t", batch(b"b"), timeout_ms=each)) for each in (300, 30_000, 300)]
+        first, patient, last = in_one_piece(talker, *requested)
         late = (ErrorCode.REQUEST_TIMED_OUT, -1)
-        assert await answers([first]) == [late]
+        assert await responses([first]) == [late]
         assert cluster.simulation.now_s - began_s < 0.4
         cluster.host(3).resume()
-        assert await answers([patient, last]) == [(0, 3), late]
+        assert await responses([patient, last]) == [(0, 3), late]
         assert len(handled) == 3
 
     on_cluster(script, settings=QUICK)
@@ -160,12 +160,12 @@ def test_rejected_batch_gets_one_response_between_waiting_ones(handled: list[boo
             batches = [batch(b"v", producer_id=7, producer_epoch=0, base_sequence=each) for each in sequences]
             return [talker.begin(10, produce_request("t", each, timeout_ms=300)) for each in batches]
 
-        assert await answers(numbered(0, 1)) == [(0, 0), (0, 1)]
+        assert await responses(numbered(0, 1)) == [(0, 0), (0, 1)]
         cluster.host(3).pause()
         late, gap = (ErrorCode.REQUEST_TIMED_OUT, -1), (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
-        assert await answers(numbered(2, 9, 3, 8)) == [late, gap, late, gap]
+        assert await responses(numbered(2, 9, 3, 8)) == [late, gap, late, gap]
         cluster.host(3).resume()
-        assert await answers(numbered(2, 3, 4)) == [(0, 2), (0, 3), (0, 4)]
+        assert await responses(numbered(2, 3, 4)) == [(0, 2), (0, 3), (0, 4)]
         assert handled
 
     on_cluster(script, settings=QUICK)
@@ -179,7 +179,7 @@ def test_waiting_requests_each_fail_when_leadership_moves(handled: list[bool]) -
         cluster.kill(3)
         await send(cluster, b"b")
         talker = await cluster.connect(2)
-        await answers(sent(talker, b"c"))
+        await responses(sent(talker, b"c"))
         await cluster.start(3)
         await cluster.until(lambda: len(where(cluster).isr) == 3, 5.0)
         cluster.host(4).pause()
@@ -188,9 +188,9 @@ def test_waiting_requests_each_fail_when_leadership_moves(handled: list[bool]) -
         assert not any(each.done() for each in waiting)
         await elect_preferred(cluster)
         gone = (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
-        assert await answers(waiting) == [gone, gone]
+        assert await responses(waiting) == [gone, gone]
         assert [each.node_id for each in (await waiting[1]).node_endpoints] == [3]
-        assert await answers(sent(talker, b"f")) == [gone]
+        assert await responses(sent(talker, b"f")) == [gone]
         cluster.host(4).resume()
         await are_same(cluster, 2, 3, 4)
         assert len(handled) == 2

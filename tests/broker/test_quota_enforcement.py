@@ -25,14 +25,14 @@ class Client(Talker):
         super().__init__()
         self.client_id = client_id
 
-    def begin(self, version: int, request: Any, *, has_answer: bool = True) -> "asyncio.Future[Any]":
-        answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        if has_answer:
-            self._asked.append((request.API_KEY, version, answered))
+    def begin(self, version: int, request: Any, *, has_response: bool = True) -> "asyncio.Future[Any]":
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if has_response:
+            self._requested.append((request.API_KEY, version, future))
         self._correlation_id += 1
         header = RequestHeader(request.API_KEY, version, self._correlation_id, self.client_id)
         self.connection.send(frame_request(header, request))
-        return answered
+        return future
 
 
 async def connect(scene: Scene, client_id: str) -> Client:
@@ -58,11 +58,11 @@ async def produce_for(
     request_bytes = frame_bytes(client, produce_request(topic, records))
     start_s, sent, slowest_s, throttle_ms = now_s(), 0, 0.0, 0
     while now_s() - start_s < seconds:
-        asked_s = now_s()
+        requested_s = now_s()
         response = await client.ask(9, produce_request(topic, records))
         assert response.responses[0].partition_responses[0].error_code == ErrorCode.NONE
         sent += request_bytes
-        slowest_s = max(slowest_s, now_s() - asked_s)
+        slowest_s = max(slowest_s, now_s() - requested_s)
         throttle_ms = max(throttle_ms, response.throttle_time_ms)
         await asyncio.sleep(max(0.0, start_s + sent / bytes_per_second - now_s()))
     return sent, slowest_s, throttle_ms

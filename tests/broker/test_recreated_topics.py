@@ -18,15 +18,15 @@ LOG = "/data/t-0/00000000000000000000.log"
 
 async def fill(talker: Talker, count: int) -> None:
     for _ in range(count):
-        answer = await produce(talker, "t", batch(b"x" * 100))
-        assert answer.error_code == 0, answer
+        response = await produce(talker, "t", batch(b"x" * 100))
+        assert response.error_code == 0, response
 
 
 async def delete_records(talker: Talker, offset: int) -> None:
     partition = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=offset)
     topic = DeleteRecordsRequest.DeleteRecordsTopic(name="t", partitions=[partition])
-    answer = await talker.ask(2, DeleteRecordsRequest(timeout_ms=1000, topics=[topic]))
-    assert answer.topics[0].partitions[0].error_code == 0
+    response = await talker.ask(2, DeleteRecordsRequest(timeout_ms=1000, topics=[topic]))
+    assert response.topics[0].partitions[0].error_code == 0
 
 
 async def delete_topic(talker: Talker) -> None:
@@ -97,9 +97,9 @@ def test_disk_failure_in_the_deletion_delays_the_recreated_topic() -> None:
         scene.simulation.disks_fail = True
         scene.host.disk.fail("pwrite", errno.ENOSPC, path=LOG_STARTS, times=2)
         await scene.create("t")
-        refused = await produce(talker, "t", batch(b"x"))
-        assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        assert "cannot be opened yet" in refused.error_message
+        rejected = await produce(talker, "t", batch(b"x"))
+        assert rejected.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert "cannot be opened yet" in rejected.error_message
         async with asyncio.timeout(10):
             while (await produce(talker, "t", batch(b"x"))).error_code:
                 await asyncio.sleep(0.2)

@@ -47,8 +47,8 @@ class Wire:
         self.send_borrowing(request, timeout_ms=timeout_ms, on_response=on_response, on_error=on_error)
         return True
 
-    def answer(self, response: FetchResponse | None = None) -> None:
-        """Answer the oldest fetch, by default with an empty response."""
+    def response(self, response: FetchResponse | None = None) -> None:
+        """Respond to the oldest fetch, by default with an empty response."""
         self._callbacks.pop(0)(response or FetchResponse(session_id=5, responses=[]))
 
     @property
@@ -102,11 +102,11 @@ def forgotten(request: Any) -> list[int]:
 
 
 async def in_session(wire: Wire, fetcher: ReplicaFetcher, *followed: Any) -> None:
-    """Name them, answer, and let two fetches be in flight."""
+    """Respond to the fetch that names them, and let two fetches be in flight."""
     for each in followed:
         fetcher.add(each)
     await asyncio.sleep(0)
-    wire.answer()
+    wire.response()
     fetcher.add(new(9))
     await asyncio.sleep(0)
     assert wire.in_flight == IN_FLIGHT_MAX
@@ -123,8 +123,8 @@ def test_removed_partition_is_forgotten_after_repeated_leader_changes() -> None:
         fetcher.add(second)  # the same leader in its next epoch, not yet in any fetch
         fetcher.remove(second)
         await asyncio.sleep(0)
-        wire.answer()
-        wire.answer()
+        wire.response()
+        wire.response()
         assert [index for request in wire.requests for index in forgotten(request)] == [0]
         await fetcher.close()
 
@@ -141,7 +141,7 @@ def test_removed_and_added_partition_is_forgotten_and_named_in_one_fetch() -> No
         fetcher.add(new(0))
         await asyncio.sleep(0)
         assert wire.in_flight == IN_FLIGHT_MAX, "no third one"
-        wire.answer()
+        wire.response()
         assert (named(wire.requests[-1]), forgotten(wire.requests[-1])) == ([0], [0])
         await fetcher.close()
 
@@ -155,9 +155,9 @@ def test_fetch_is_retried_after_an_unknown_error_code(is_whole: bool) -> None:
         fetcher = fetcher_on(wire)
         fetcher.add(new(0))
         await asyncio.sleep(0)
-        refused = FetchResponse.PartitionData(partition_index=0, error_code=LATER_CODE)
-        topic = FetchResponse.FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[refused])
-        wire.answer(
+        rejected = FetchResponse.PartitionData(partition_index=0, error_code=LATER_CODE)
+        topic = FetchResponse.FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[rejected])
+        wire.response(
             FetchResponse(error_code=LATER_CODE) if is_whole else FetchResponse(session_id=5, responses=[topic])
         )
         await asyncio.sleep(0.1)

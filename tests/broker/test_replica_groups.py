@@ -33,10 +33,10 @@ async def coordinator(cluster: Cluster, group: str = "g") -> int:
     """Wait for the group's coordinator; return its node id."""
     while True:
         talker = await cluster.connect(next(iter(cluster.nodes)))
-        answer = await talker.ask(2, FindCoordinatorRequest(key=group, key_type=0))
+        response = await talker.ask(2, FindCoordinatorRequest(key=group, key_type=0))
         talker.connection.close()
-        if answer.error_code == 0 and answer.node_id in cluster.nodes:
-            return int(answer.node_id)
+        if response.error_code == 0 and response.node_id in cluster.nodes:
+            return int(response.node_id)
         await asyncio.sleep(0.05)
 
 
@@ -50,9 +50,9 @@ async def commit(cluster: Cluster, offset: int, group: str = "g") -> None:
     """Commit an offset, with retries."""
     while True:
         talker = await cluster.connect(await coordinator(cluster, group))
-        answer = await talker.ask(8, commit_request(offset, group))
+        response = await talker.ask(8, commit_request(offset, group))
         talker.connection.close()
-        code = answer.topics[0].partitions[0].error_code
+        code = response.topics[0].partitions[0].error_code
         if code == 0:
             return
         assert code in PASSING, ErrorCode(code)
@@ -63,11 +63,11 @@ async def committed(cluster: Cluster, group: str = "g") -> int:
     while True:
         talker = await cluster.connect(await coordinator(cluster, group))
         topic = OffsetFetchRequest.OffsetFetchRequestTopic(name="t", partition_indexes=[0])
-        answer = await talker.ask(7, OffsetFetchRequest(group_id=group, topics=[topic]))
+        response = await talker.ask(7, OffsetFetchRequest(group_id=group, topics=[topic]))
         talker.connection.close()
-        if answer.error_code == 0:
-            return int(answer.topics[0].partitions[0].committed_offset)
-        assert answer.error_code in PASSING, ErrorCode(answer.error_code)
+        if response.error_code == 0:
+            return int(response.topics[0].partitions[0].committed_offset)
+        assert response.error_code in PASSING, ErrorCode(response.error_code)
         await asyncio.sleep(0.05)
 
 
@@ -105,10 +105,10 @@ async def ask_coordinator(cluster: Cluster, group: str, version: int, request: A
     """Request from the coordinator, with retries; return the first final response."""
     while True:
         talker: Talker = await cluster.connect(await coordinator(cluster, group))
-        answer = await talker.ask(version, request)
+        response = await talker.ask(version, request)
         talker.connection.close()
-        if answer.error_code not in PASSING:
-            return answer
+        if response.error_code not in PASSING:
+            return response
         await asyncio.sleep(0.05)
 
 
@@ -149,8 +149,8 @@ def test_commit_times_out_below_min_isr() -> None:
         talker = await cluster.connect(here)
         cluster.simulation.network.cut_both(f"n{here}", "n1")  # in the ISR, but isolated
         began_s = cluster.simulation.now_s
-        answer = await talker.ask(8, commit_request(3, group))
-        assert answer.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        response = await talker.ask(8, commit_request(3, group))
+        assert response.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert 4.9 < cluster.simulation.now_s - began_s < 5.5
         cluster.simulation.network.heal()
         assert await committed(cluster, group) in (2, 3)
@@ -165,8 +165,8 @@ def test_coordinator_below_min_isr_rejects_commits_at_once() -> None:
         cluster.kill(3)
         cluster.kill(2)
         await asyncio.sleep(0.5)
-        answer = await (await cluster.connect(1)).ask(8, commit_request(2))
-        assert answer.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        response = await (await cluster.connect(1)).ask(8, commit_request(2))
+        assert response.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     on_cluster(script, settings=SETTINGS)
 
@@ -187,10 +187,10 @@ def test_deposed_coordinator_neither_accepts_nor_returns_offsets() -> None:
         await cluster.until(lambda: not copy_of(cluster, second, OFFSETS_TOPIC, index).is_leader, 1.0)
         talker = await cluster.connect(second)
         topic = OffsetFetchRequest.OffsetFetchRequestTopic(name="t", partition_indexes=[0])
-        answer = await talker.ask(7, OffsetFetchRequest(group_id=group, topics=[topic]))
-        assert answer.error_code == ErrorCode.NOT_COORDINATOR
-        answer = await talker.ask(8, commit_request(3, group))
-        assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
+        response = await talker.ask(7, OffsetFetchRequest(group_id=group, topics=[topic]))
+        assert response.error_code == ErrorCode.NOT_COORDINATOR
+        response = await talker.ask(8, commit_request(3, group))
+        assert response.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
         assert await committed(cluster, group) == 2
         assert await coordinator(cluster, group) == first
 
@@ -203,8 +203,8 @@ def test_follower_of_the_offsets_topic_coordinates_no_group() -> None:
         await commit(cluster, 1)
         here = await coordinator(cluster)
         for other in {1, 2, 3} - {here}:
-            answer = await (await cluster.connect(other)).ask(8, commit_request(2))
-            assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
+            response = await (await cluster.connect(other)).ask(8, commit_request(2))
+            assert response.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
         index = next(index for index in range(3) if copy_of(cluster, here, OFFSETS_TOPIC, index).log.end_offset > 0)
         ends = {copy_of(cluster, each, OFFSETS_TOPIC, index).log.end_offset for each in (1, 2, 3)}
         assert len(ends) == 1

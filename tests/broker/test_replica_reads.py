@@ -17,8 +17,8 @@ RACKS = (
 )
 
 
-def at(answer: Any) -> Any:
-    return answer.responses[0].partitions[0]
+def at(response: Any) -> Any:
+    return response.responses[0].partitions[0]
 
 
 @pytest.mark.proves("H1")
@@ -28,12 +28,12 @@ def test_follower_rejects_produce_and_names_the_leader(version: int) -> None:
         await create(cluster)
         request = produce_request("t", batch(b"a"))
         request.topic_data[0].topic_id = cluster.nodes[1].broker.image.topics["t"].topic_id
-        answer = await (await cluster.connect(3)).ask(version, request)
-        (refused,) = answer.responses[0].partition_responses
-        assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        response = await (await cluster.connect(3)).ask(version, request)
+        (rejected,) = response.responses[0].partition_responses
+        assert rejected.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         if version >= 10:
-            assert (refused.current_leader.leader_id, refused.current_leader.leader_epoch) == (2, 0)
-            assert [(each.node_id, each.host, each.port) for each in answer.node_endpoints] == [(2, "n2", 9092)]
+            assert (rejected.current_leader.leader_id, rejected.current_leader.leader_epoch) == (2, 0)
+            assert [(each.node_id, each.host, each.port) for each in response.node_endpoints] == [(2, "n2", 9092)]
         assert copy_of(cluster, 3).log.end_offset == 0
 
     on_cluster(script)
@@ -43,12 +43,12 @@ def test_broker_without_a_replica_names_the_leader() -> None:
     async def script(cluster: Cluster) -> None:
         await create(cluster, partitions=[[2, 3]])
         talker = await cluster.connect(1)
-        answer = await talker.ask(10, produce_request("t", batch(b"a")))
-        assert answer.responses[0].partition_responses[0].current_leader.leader_id == 2
-        answer = await talker.ask(16, await fetch_by_id(cluster, 0))
-        assert at(answer).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert at(answer).current_leader.leader_id == 2
-        assert [each.node_id for each in answer.node_endpoints] == [2]
+        response = await talker.ask(10, produce_request("t", batch(b"a")))
+        assert response.responses[0].partition_responses[0].current_leader.leader_id == 2
+        response = await talker.ask(16, await fetch_by_id(cluster, 0))
+        assert at(response).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert at(response).current_leader.leader_id == 2
+        assert [each.node_id for each in response.node_endpoints] == [2]
 
     on_cluster(script)
 
@@ -81,8 +81,8 @@ def test_follower_does_not_serve_uncommitted_records() -> None:
         await send(cluster, b"b", acks=1)
         await cluster.until(lambda: copy_of(cluster, 1).log.end_offset == 2, 2.0)
         assert await read(await cluster.connect(1)) == [b"a"]
-        answer = await fetch(await cluster.connect(1), "t", 2, 12)
-        assert answer.error_code == 0  # the offset exists, though it is not visible yet
+        response = await fetch(await cluster.connect(1), "t", 2, 12)
+        assert response.error_code == 0  # the offset exists, though it is not visible yet
 
     on_cluster(script)
 
@@ -93,17 +93,17 @@ def test_only_the_leader_serves_list_offsets() -> None:
         await send(cluster, b"a")
         for timestamp in (-1, -2, 0):
             assert (await list_offset(await cluster.connect(2), "t", timestamp)).error_code == 0
-            refused = await list_offset(await cluster.connect(3), "t", timestamp)
-            assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        asked = OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
+            rejected = await list_offset(await cluster.connect(3), "t", timestamp)
+            assert rejected.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        requested = OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
             partition=0, current_leader_epoch=0, leader_epoch=0
         )
-        topics = [OffsetForLeaderEpochRequest.OffsetForLeaderTopic(topic="t", partitions=[asked])]
+        topics = [OffsetForLeaderEpochRequest.OffsetForLeaderTopic(topic="t", partitions=[requested])]
         request = OffsetForLeaderEpochRequest(replica_id=-1, topics=topics)
-        answer = await (await cluster.connect(3)).ask(4, request)
-        assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        answer = await (await cluster.connect(2)).ask(4, request)
-        assert answer.topics[0].partitions[0].end_offset == 1
+        response = await (await cluster.connect(3)).ask(4, request)
+        assert response.topics[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        response = await (await cluster.connect(2)).ask(4, request)
+        assert response.topics[0].partitions[0].end_offset == 1
 
     on_cluster(script)
 
@@ -161,9 +161,9 @@ def test_consumer_is_redirected_to_the_replica_in_its_rack() -> None:
         await are_same(cluster, 1, 2, 3)
         talker = await cluster.connect(2)
         for rack, preferred in (("r3", 3), ("r1", 1), ("r2", -1), ("r9", -1), ("", -1)):
-            answer = await _from_rack(talker, 0, rack)
-            assert (answer.error_code, answer.preferred_read_replica) == (0, preferred)
-            assert values(bytes(answer.records)) == ([] if preferred >= 0 else [b"a"])
+            response = await _from_rack(talker, 0, rack)
+            assert (response.error_code, response.preferred_read_replica) == (0, preferred)
+            assert values(bytes(response.records)) == ([] if preferred >= 0 else [b"a"])
         assert values(bytes((await _from_rack(await cluster.connect(3), 0, "r3")).records)) == [b"a"]
         cluster.kill(3)
         await cluster.until(lambda: not cluster.broker(3, 2).is_active, 5.0)
@@ -205,22 +205,22 @@ def test_only_registered_brokers_fetch_as_followers() -> None:
         await produce(await cluster.connect(2), "t", batch(b"a"), acks=1)
         talker = await cluster.connect(2)
         epoch = cluster.broker(3).epoch
-        answer = await talker.ask(17, _follower_fetch(cluster, 9, 1))
-        assert (answer.error_code, list(answer.responses)) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, [])
-        answer = await talker.ask(17, _follower_fetch(cluster, 2, epoch))
-        assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        answer = await talker.ask(12, _follower_fetch(cluster, 3, epoch))
-        assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+        response = await talker.ask(17, _follower_fetch(cluster, 9, 1))
+        assert (response.error_code, list(response.responses)) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, [])
+        response = await talker.ask(17, _follower_fetch(cluster, 2, epoch))
+        assert response.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        response = await talker.ask(12, _follower_fetch(cluster, 3, epoch))
+        assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
         # A broker without a replica: the leader may not have learned of it yet.
-        answer = await talker.ask(17, _follower_fetch(cluster, 1, cluster.broker(1).epoch))
-        assert at(answer).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
-        answer = await talker.ask(17, _follower_fetch(cluster, 3, epoch - 1))
-        assert at(answer).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER  # an earlier incarnation of that broker
-        answer = await talker.ask(17, _follower_fetch(cluster, 3, epoch, leader_epoch=3))
-        assert at(answer).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
-        answer = await talker.ask(17, _follower_fetch(cluster, 3, epoch, leader_epoch=-1))
-        assert at(answer).error_code == ErrorCode.FENCED_LEADER_EPOCH
-        answer = await talker.ask(17, _follower_fetch(cluster, 3, epoch, offset=7))
-        assert at(answer).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        response = await talker.ask(17, _follower_fetch(cluster, 1, cluster.broker(1).epoch))
+        assert at(response).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+        response = await talker.ask(17, _follower_fetch(cluster, 3, epoch - 1))
+        assert at(response).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER  # an earlier incarnation of that broker
+        response = await talker.ask(17, _follower_fetch(cluster, 3, epoch, leader_epoch=3))
+        assert at(response).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+        response = await talker.ask(17, _follower_fetch(cluster, 3, epoch, leader_epoch=-1))
+        assert at(response).error_code == ErrorCode.FENCED_LEADER_EPOCH
+        response = await talker.ask(17, _follower_fetch(cluster, 3, epoch, offset=7))
+        assert at(response).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
     on_cluster(script)

@@ -184,10 +184,10 @@ def test_compacted_replica_refetches_a_batch_lost_in_a_power_loss() -> None:
 
 
 async def delete_below(cluster: Cluster, offset: int, timeout_ms: int = 1000) -> Any:
-    asked = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=offset)
-    topics = [DeleteRecordsRequest.DeleteRecordsTopic(name="t", partitions=[asked])]
-    answer = await (await cluster.connect(2)).ask(2, DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms))
-    return answer.topics[0].partitions[0]
+    requested = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=offset)
+    topics = [DeleteRecordsRequest.DeleteRecordsTopic(name="t", partitions=[requested])]
+    response = await (await cluster.connect(2)).ask(2, DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms))
+    return response.topics[0].partitions[0]
 
 
 @pytest.mark.proves("H8", part="partitions move by plan")
@@ -196,10 +196,10 @@ def test_new_replica_accepts_batches_larger_than_the_segment_size() -> None:
         await create(cluster, partitions=[[2]])
         for size in (10, 5000, 10, 3000, 4000, 10):
             await send(cluster, b"x" * size)
-        asked = IncrementalAlterConfigsRequest
-        smaller = asked.AlterableConfig(name="segment.bytes", config_operation=0, value="2048")
-        topic = asked.AlterConfigsResource(resource_type=2, resource_name="t", configs=[smaller])
-        await (await cluster.connect(1)).ask(1, asked(resources=[topic]))
+        requested = IncrementalAlterConfigsRequest
+        smaller = requested.AlterableConfig(name="segment.bytes", config_operation=0, value="2048")
+        topic = requested.AlterConfigsResource(resource_type=2, resource_name="t", configs=[smaller])
+        await (await cluster.connect(1)).ask(1, requested(resources=[topic]))
         await reassign(cluster, [2, 3])
         await is_placed(cluster, [2, 3])
         copies = [copy_of(cluster, node_id).log for node_id in (2, 3)]
@@ -238,8 +238,8 @@ def test_delete_records_completes_once_every_replica_has_deleted() -> None:
         for _ in range(5):
             await send(cluster, b"a")
         for offset in (2, 4):
-            answer = await delete_below(cluster, offset)
-            assert (answer.error_code, answer.low_watermark) == (0, offset)
+            response = await delete_below(cluster, offset)
+            assert (response.error_code, response.low_watermark) == (0, offset)
             assert [copy_of(cluster, each).log.start_offset for each in (1, 2, 3)] == [offset] * 3
         cluster.kill(3)
         await cluster.until(lambda: where(cluster).isr == (2, 1), 5.0)
@@ -264,8 +264,8 @@ def test_delete_records_below_a_start_moved_by_retention_completes() -> None:
             copy = copy_of(cluster, node_id)
             await cluster.until(partial(_starts_at, copy, 5), 1_000.0)
         for offset in (1, 3, 5):
-            answer = await delete_below(cluster, offset)
-            assert (answer.error_code, answer.low_watermark) == (0, 5)
+            response = await delete_below(cluster, offset)
+            assert (response.error_code, response.low_watermark) == (0, 5)
 
     on_cluster(script)
 
@@ -275,8 +275,8 @@ def test_delete_records_times_out_on_a_slow_replica() -> None:
         await create(cluster)
         await send(cluster, b"a")
         cluster.host(3).pause()
-        answer = await delete_below(cluster, 1, timeout_ms=300)
-        assert (answer.error_code, answer.low_watermark) == (ErrorCode.REQUEST_TIMED_OUT, -1)
+        response = await delete_below(cluster, 1, timeout_ms=300)
+        assert (response.error_code, response.low_watermark) == (ErrorCode.REQUEST_TIMED_OUT, -1)
         cluster.host(3).resume()
         await cluster.until(lambda: copy_of(cluster, 3).log.start_offset == 1, 5.0)
 

@@ -42,16 +42,16 @@ class SilentPeers:
     """Peers, flusher and controller: none responds, unless a response is prepared."""
 
     def __init__(self) -> None:
-        self.asked: list[Any] = []
-        self.answers: list[Any] = []
+        self.requested: list[Any] = []
+        self.responses: list[Any] = []
 
     def request(self, partition: Partition) -> None: ...
 
-    async def ask(self, *asked: Any, **_: Any) -> Any:
-        self.asked.append(asked[0] if asked else None)
-        if not self.answers:
+    async def ask(self, *requested: Any, **_: Any) -> Any:
+        self.requested.append(requested[0] if requested else None)
+        if not self.responses:
             raise ConnectionError("unreachable")
-        return self.answers.pop(0)
+        return self.responses.pop(0)
 
 
 class Stage:
@@ -377,14 +377,14 @@ def test_isr_is_proposed_until_the_controller_responds() -> None:
         stage.clock.now_ms += 60_000
         leading.ticked()
         await asyncio.sleep(1.0)
-        assert len(stage.controller.asked) >= 3
-        proposed = stage.controller.asked[-1].topics[0].partitions[0]
+        assert len(stage.controller.requested) >= 3
+        proposed = stage.controller.requested[-1].topics[0].partitions[0]
         assert [each.broker_id for each in proposed.new_isr_with_epochs] == [ME]
         assert (proposed.leader_epoch, proposed.partition_epoch) == (3, 3)
-        answer = AlterPartitionResponse.PartitionData(partition_index=0, leader_epoch=3, isr=[ME], partition_epoch=4)
-        topic = AlterPartitionResponse.TopicData(topic_id=b"t" * 16, partitions=[answer])
+        response = AlterPartitionResponse.PartitionData(partition_index=0, leader_epoch=3, isr=[ME], partition_epoch=4)
+        topic = AlterPartitionResponse.TopicData(topic_id=b"t" * 16, partitions=[response])
         of_a_later_version = AlterPartitionResponse(error_code=999)
-        stage.controller.answers += [of_a_later_version, AlterPartitionResponse(topics=[topic])]
+        stage.controller.responses += [of_a_later_version, AlterPartitionResponse(topics=[topic])]
         await asyncio.sleep(2.5)
         assert leading.machine.isr == (ME,)
         assert leading.machine.partition_epoch == 4
@@ -398,10 +398,10 @@ def _followed(stage: Stage, replica: int) -> SessionPartition:
     """Return a follower that has just fetched at the log end offset."""
     session = ReplicaFetchSession(replica, replica)
     session.broker_epoch, session.fetched_ms = 100 + replica, stage.clock.now_ms
-    asked = FetchRequest.FetchPartition(
+    requested = FetchRequest.FetchPartition(
         current_leader_epoch=stage.partition.leader_epoch, fetch_offset=stage.partition.log.end_offset
     )
-    session.update([FetchRequest.FetchTopic(topic_id=b"t" * 16, partitions=[asked])], lambda *_: stage.partition)
+    session.update([FetchRequest.FetchTopic(topic_id=b"t" * 16, partitions=[requested])], lambda *_: stage.partition)
     (followed,) = session.ready
     assert stage.partition.leading is not None
     stage.partition.leading.fetched(followed)

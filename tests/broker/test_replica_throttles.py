@@ -22,8 +22,8 @@ async def alter(cluster: Cluster, kind: int, resource_name: str, name: str, valu
     resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
         resource_type=kind, resource_name=resource_name, configs=[change]
     )
-    answer = await (await cluster.connect(1)).ask(1, IncrementalAlterConfigsRequest(resources=[resource]))
-    assert answer.responses[0].error_code == 0, answer
+    response = await (await cluster.connect(1)).ask(1, IncrementalAlterConfigsRequest(resources=[resource]))
+    assert response.responses[0].error_code == 0, response
 
 
 async def fill(cluster: Cluster, count: int = 20, size: int = 5000) -> None:

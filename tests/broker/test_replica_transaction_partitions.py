@@ -42,10 +42,10 @@ pytestmark = pytest.mark.proves("P3")
 async def coordinator(cluster: Cluster, key: str, key_type: int) -> int:
     while True:
         talker = await cluster.connect(next(iter(cluster.nodes)))
-        answer = await talker.ask(2, FindCoordinatorRequest(key=key, key_type=key_type))
+        response = await talker.ask(2, FindCoordinatorRequest(key=key, key_type=key_type))
         talker.connection.close()
-        if answer.error_code == 0 and answer.node_id in cluster.nodes:
-            return int(answer.node_id)
+        if response.error_code == 0 and response.node_id in cluster.nodes:
+            return int(response.node_id)
         await asyncio.sleep(0.05)
 
 
@@ -126,8 +126,8 @@ def test_remote_coordinator_verifies_partitions_and_followers_know_the_lso(versi
         for node_id in cluster.nodes:
             talker = await cluster.connect(node_id)
             assert await values(talker) == [b"c", b"c"]
-            answer = await fetch(talker, "t", 0, isolation_level=READ_COMMITTED)
-            aborted = [(each.producer_id, each.first_offset) for each in answer.aborted_transactions]
+            response = await fetch(talker, "t", 0, isolation_level=READ_COMMITTED)
+            aborted = [(each.producer_id, each.first_offset) for each in response.aborted_transactions]
             assert aborted == [(writer.producer_id, 2)]
 
     play(script)
@@ -200,14 +200,14 @@ def test_marker_waits_for_min_isr() -> None:
         topics = [WriteTxnMarkersRequest.WritableTxnMarkerTopic(name="t", partition_indexes=[0])]
         marker = WriteTxnMarkersRequest.WritableTxnMarker(producer_id=5, producer_epoch=0, topics=topics)
         request = WriteTxnMarkersRequest(markers=[marker])
-        answer = await talker.ask(1, request)
-        assert answer.markers[0].topics[0].partitions[0].error_code == 0
-        assert partition.high_watermark == 1, "it is committed when it is answered"
+        response = await talker.ask(1, request)
+        assert response.markers[0].topics[0].partitions[0].error_code == 0
+        assert partition.high_watermark == 1, "the response is sent after the commit"
         cluster.kill(2)
         cluster.kill(3)
         await cluster.until(lambda: cluster.nodes[1].broker.image.topics["t"].partitions[0].isr == (1,), 60.0)
-        answer = await talker.ask(1, request)
-        assert answer.markers[0].topics[0].partitions[0].error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        response = await talker.ask(1, request)
+        assert response.markers[0].topics[0].partitions[0].error_code == ErrorCode.NOT_ENOUGH_REPLICAS
         assert partition.log.end_offset == 1
 
     play(script)

@@ -25,10 +25,10 @@ async def coordinator(cluster: Cluster, transactional_id: str) -> int:
     """Wait for the transaction coordinator; return its node id."""
     while True:
         talker = await cluster.connect(next(iter(cluster.nodes)))
-        answer = await find(talker, transactional_id)
+        response = await find(talker, transactional_id)
         talker.connection.close()
-        if answer.error_code == 0 and answer.node_id in cluster.nodes:
-            return int(answer.node_id)
+        if response.error_code == 0 and response.node_id in cluster.nodes:
+            return int(response.node_id)
         await asyncio.sleep(0.05)
 
 
@@ -61,7 +61,7 @@ class Sinks:
         with sink.of_nodes_to_come():
             await self.cluster.start(node_id)
 
-    def refuse(self, partition: TopicPartition, code: ErrorCode) -> None:
+    def reject(self, partition: TopicPartition, code: ErrorCode) -> None:
         for sink in self.of.values():
             sink.codes[partition] = code
 
@@ -113,7 +113,7 @@ async def bring_to(producer: Producer, sinks: Sinks, state: str) -> None:
     if state == "Empty":
         return
     if state.startswith("Prepare"):
-        sinks.refuse(P1, ErrorCode.NOT_ENOUGH_REPLICAS)
+        sinks.reject(P1, ErrorCode.NOT_ENOUGH_REPLICAS)
     await producer.add(P0, P1, P2)
     if state != "Ongoing":
         assert await producer.end(is_commit=state.endswith("Commit")) is NONE
@@ -184,8 +184,8 @@ def test_deposed_coordinator_decides_nothing() -> None:
         )
         await elect_preferred(cluster, STATE_TOPIC, index)
         await cluster.until(lambda: not copy_of(cluster, second, STATE_TOPIC, index).is_leader, 1.0)
-        answer = await (await cluster.connect(second)).ask(5, producer.end_request())
-        assert answer.error_code == ErrorCode.NOT_COORDINATOR
+        response = await (await cluster.connect(second)).ask(5, producer.end_request())
+        assert response.error_code == ErrorCode.NOT_COORDINATOR
         assert await coordinator(cluster, name) == first
         assert await producer.end() is NONE
         await producer.until("CompleteCommit")
@@ -198,14 +198,14 @@ def test_deposed_coordinator_decides_nothing() -> None:
 def _verifying(producer: Producer, partition: TopicPartition) -> AddPartitionsToTxnRequest:
     whole = AddPartitionsToTxnRequest
     topic = whole.AddPartitionsToTxnTopic(name=partition.topic, partitions=[partition.partition])
-    asked = whole.AddPartitionsToTxnTransaction(
+    requested = whole.AddPartitionsToTxnTransaction(
         transactional_id=producer.transactional_id,
         producer_id=producer.producer_id,
         producer_epoch=producer.epoch,
         verify_only=True,
         topics=[topic],
     )
-    return whole(transactions=[asked])
+    return whole(transactions=[requested])
 
 
 @pytest.mark.proves("P3")
@@ -229,8 +229,8 @@ def test_isolated_deposed_coordinator_verifies_no_partition() -> None:
         assert await producer.add(P0) is NONE
         stale = await deposed(cluster, producer)
         assert await producer.end() is NONE
-        answer = await stale.ask(5, _verifying(producer, P0))
-        (found,) = answer.results_by_transaction[0].topic_results[0].results_by_partition
+        response = await stale.ask(5, _verifying(producer, P0))
+        (found,) = response.results_by_transaction[0].topic_results[0].results_by_partition
         assert found.partition_error_code in PASSING, "no marker would ever come for what is written now"
 
     play(script)
@@ -243,8 +243,8 @@ def test_isolated_deposed_coordinator_returns_only_retriable_errors() -> None:
         await producer.init()
         stale = await deposed(cluster, producer)
         assert await producer.add(P0) is NONE
-        answer = await stale.ask(5, _verifying(producer, P0))
-        (found,) = answer.results_by_transaction[0].topic_results[0].results_by_partition
+        response = await stale.ask(5, _verifying(producer, P0))
+        (found,) = response.results_by_transaction[0].topic_results[0].results_by_partition
         assert found.partition_error_code in PASSING, "that the partition is not part of it would be wrong"
         assert (await stale.ask(4, producer.end_request())).error_code in PASSING
         assert await producer.init() is NONE
@@ -285,8 +285,8 @@ def test_transaction_changes_are_rejected_below_min_isr() -> None:
         await asyncio.sleep(0.5)
         talker = await cluster.connect(1)
         began_s = cluster.simulation.now_s
-        answer = await talker.ask(5, producer.end_request(is_commit=False))
-        assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        response = await talker.ask(5, producer.end_request(is_commit=False))
+        assert response.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert cluster.simulation.now_s - began_s < 1, "without a wait"
 
     play(script)
@@ -299,8 +299,8 @@ def test_every_broker_lists_only_the_transactions_it_coordinates() -> None:
         for name in names:
             await producer_of(cluster, name).init()
         for node_id in (1, 2, 3):
-            answer = await (await cluster.connect(node_id)).ask(2, ListTransactionsRequest())
-            listed = sorted(each.transactional_id for each in answer.transaction_states)
+            response = await (await cluster.connect(node_id)).ask(2, ListTransactionsRequest())
+            listed = sorted(each.transactional_id for each in response.transaction_states)
             assert listed == sorted([name for name in names if await coordinator(cluster, name) == node_id])
 
     play(script)

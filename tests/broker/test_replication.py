@@ -193,8 +193,8 @@ def test_unregistered_live_broker_rejoins_the_isr_without_any_write(unregistered
         await send(cluster, b"before")
         await are_same(cluster, 2, 3)
         talker = await cluster.connect(1)
-        answer = await talker.ask(0, UnregisterBrokerRequest(broker_id=unregistered))
-        assert answer.error_code == 0
+        response = await talker.ask(0, UnregisterBrokerRequest(broker_id=unregistered))
+        assert response.error_code == 0
         await cluster.until(lambda: len(where(cluster).isr) == 1, 1.0)
         await cluster.until(lambda: sorted(where(cluster).isr) == [2, 3], 10.0)
         await send(cluster, b"after")
@@ -211,8 +211,8 @@ def test_acks_all_is_rejected_below_min_isr_and_nothing_is_committed() -> None:
         await cluster.until(lambda: where(cluster).isr == (2, 1), 5.0)
         talker = await cluster.connect(2)
         await asyncio.sleep(0.1)
-        answer = await produce(talker, "t", batch(b"refused"))
-        assert answer.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        response = await produce(talker, "t", batch(b"refused"))
+        assert response.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
         assert copy_of(cluster, 2).log.end_offset == 1
         assert (await produce(talker, "t", batch(b"b"), acks=1)).error_code == 0
         await asyncio.sleep(1.0)
@@ -231,8 +231,8 @@ def test_unreplicated_write_times_out_and_may_be_committed_later() -> None:
         await send(cluster, b"a")
         cluster.host(3).pause()
         talker = await cluster.connect(2)
-        answer = await produce(talker, "t", batch(b"b"), timeout_ms=300)
-        assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
+        response = await produce(talker, "t", batch(b"b"), timeout_ms=300)
+        assert response.error_code == ErrorCode.REQUEST_TIMED_OUT
         assert await read(talker) == [b"a"]
         cluster.host(3).resume()
         await are_same(cluster, 1, 2, 3)
@@ -259,9 +259,9 @@ def test_waiters_on_a_deposed_leader_fail_at_once() -> None:
         assert not fetched.done()
         await elect_preferred(cluster)
         began_s = cluster.simulation.now_s
-        answer = (await produced).responses[0].partition_responses[0]
-        assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert answer.current_leader.leader_id == 3
+        response = (await produced).responses[0].partition_responses[0]
+        assert response.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert response.current_leader.leader_id == 3
         assert [each.node_id for each in (await produced).node_endpoints] == [3]
         assert (await fetched).responses[0].partitions[0].error_code == 0  # a follower may be read from
         assert cluster.simulation.now_s - began_s < 0.1

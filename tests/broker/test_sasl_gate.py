@@ -89,7 +89,7 @@ def test_unauthenticated_request_closes_the_connection(requests: list[tuple[int,
         (b"alice", "Invalid SASL/PLAIN response: expected 3 tokens, got 1"),
     ],
 )
-def test_failed_plain_authentication_is_answered_after_the_delay(message: bytes, text: str) -> None:
+def test_response_to_a_failed_plain_authentication_is_delayed(message: bytes, text: str) -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
         await handshake(talker)

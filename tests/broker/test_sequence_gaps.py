@@ -19,8 +19,8 @@ async def produce(talker: Talker, sequence: int, producer_id: int = 7) -> ErrorC
     batch = build_batch([record], producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
     data = ProduceRequest.PartitionProduceData(index=0, records=batch)
     topic = ProduceRequest.TopicProduceData(name="t", partition_data=[data])
-    answer = await talker.ask(9, ProduceRequest(acks=-1, timeout_ms=5000, topic_data=[topic]))
-    return ErrorCode(answer.responses[0].partition_responses[0].error_code)
+    response = await talker.ask(9, ProduceRequest(acks=-1, timeout_ms=5000, topic_data=[topic]))
+    return ErrorCode(response.responses[0].partition_responses[0].error_code)
 
 
 @pytest.mark.proves("P2")

@@ -11,8 +11,8 @@ pytestmark = pytest.mark.proves("H6", part="brokers register")
 
 
 async def delete(cluster: Cluster, topic: str = "t") -> None:
-    answer = await (await cluster.connect(1)).ask(3, DeleteTopicsRequest(topic_names=[topic], timeout_ms=1000))
-    assert answer.responses[0].error_code == 0
+    response = await (await cluster.connect(1)).ask(3, DeleteTopicsRequest(topic_names=[topic], timeout_ms=1000))
+    assert response.responses[0].error_code == 0
     await cluster.until(lambda: all(topic not in each.broker.image.topics for each in cluster.nodes.values()), 1.0)
 
 

@@ -24,8 +24,8 @@ def assigned_topic(name: str, *brokers: list[int], first: int = 0) -> Topic:
 
 
 async def create(talker: Talker, *topics: Topic, version: int = 7, **fields: Any) -> list[Any]:
-    answer = await talker.ask(version, m.CreateTopicsRequest(topics=list(topics), timeout_ms=1000, **fields))
-    return list(answer.topics)
+    response = await talker.ask(version, m.CreateTopicsRequest(topics=list(topics), timeout_ms=1000, **fields))
+    return list(response.topics)
 
 
 # -- CreateTopics
@@ -37,18 +37,18 @@ def test_create_topics_responds_in_every_version(version: int) -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
         configs = [Config(name="retention.ms", value="12345"), Config(name="cleanup.policy", value="compact")]
-        (answer,) = await create(talker, topic("t", 3, configs=configs), version=version)
-        assert (answer.name, answer.error_code) == ("t", 0)
+        (response,) = await create(talker, topic("t", 3, configs=configs), version=version)
+        assert (response.name, response.error_code) == ("t", 0)
         image = scene.node.broker.image.topics["t"]
         assert len(image.partitions) == 3
         assert scene.node.broker.image.topic_configs("t") == {"retention.ms": "12345", "cleanup.policy": "compact"}
         if version >= 5:
-            assert (answer.num_partitions, answer.replication_factor) == (3, 1)
-            described = {config.name: (config.value, config.config_source) for config in answer.configs}
+            assert (response.num_partitions, response.replication_factor) == (3, 1)
+            described = {config.name: (config.value, config.config_source) for config in response.configs}
             assert described["retention.ms"] == ("12345", 1)
             assert described["segment.bytes"] == ("1073741824", 5)
         if version >= 7:
-            assert answer.topic_id == image.topic_id
+            assert response.topic_id == image.topic_id
 
     on_broker(script)
 
@@ -74,10 +74,10 @@ INVALID_NAMES = ("", ".", "..", "a b", "a/b", "žluťoučký", "x" * 250, "a\0b"
 @pytest.mark.parametrize("name", INVALID_NAMES)
 def test_create_topics_rejects_invalid_names(name: str) -> None:
     async def script(scene: Scene) -> None:
-        (answer,) = await create(await scene.connect(), topic(name))
-        assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-        assert answer.name == name
-        assert answer.error_message
+        (response,) = await create(await scene.connect(), topic(name))
+        assert response.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert response.name == name
+        assert response.error_message
 
     on_broker(script)
 
@@ -135,10 +135,10 @@ INVALID = (
 @pytest.mark.parametrize(("wanted", "code", "words"), INVALID)
 def test_create_topics_rejects_with_kafkas_error_messages(wanted: Topic, code: ErrorCode, words: str) -> None:
     async def script(scene: Scene) -> None:
-        answers = await create(await scene.connect(), topic("other"), wanted)
-        created, refused = sorted(answers, key=lambda answer: answer.error_code != 0)
-        assert refused.error_code == code, refused
-        assert words in refused.error_message
+        responses = await create(await scene.connect(), topic("other"), wanted)
+        created, rejected = sorted(responses, key=lambda response: response.error_code != 0)
+        assert rejected.error_code == code, rejected
+        assert words in rejected.error_message
         assert created.error_code == 0  # each topic has its own error
         assert set(scene.node.broker.image.topics) == {"other"}
 
@@ -148,13 +148,13 @@ def test_create_topics_rejects_with_kafkas_error_messages(wanted: Topic, code: E
 def test_create_topics_rejects_duplicate_and_existing_names() -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
-        (answer,) = await create(talker, topic("t"), topic("t", 2))
-        assert answer.error_code == ErrorCode.INVALID_REQUEST
-        assert "Duplicate topic name" in answer.error_message
+        (response,) = await create(talker, topic("t"), topic("t", 2))
+        assert response.error_code == ErrorCode.INVALID_REQUEST
+        assert "Duplicate topic name" in response.error_message
         await create(talker, topic("t"))
-        (answer,) = await create(talker, topic("t"))
-        assert answer.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
-        assert answer.error_message == "Topic 't' already exists."
+        (response,) = await create(talker, topic("t"))
+        assert response.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+        assert response.error_message == "Topic 't' already exists."
         dotted, scored = await create(talker, topic("a.b"), topic("a_b"))
         assert (dotted.error_code, scored.error_code) == (0, ErrorCode.INVALID_TOPIC_EXCEPTION)
         assert "collides with existing topic" in scored.error_message
@@ -188,8 +188,8 @@ def test_delete_topics_by_name_in_every_version(version: int) -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
         await create(talker, topic("t", 2), topic("u"))
-        answer = await talker.ask(version, named("t", "missing"))
-        codes = {each.name: each.error_code for each in answer.responses}
+        response = await talker.ask(version, named("t", "missing"))
+        codes = {each.name: each.error_code for each in response.responses}
         assert codes == {"t": 0, "missing": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
         assert set(scene.node.broker.image.topics) == {"u"}
         code = (await produce(talker, "t", batch(b"a"))).error_code
@@ -203,8 +203,8 @@ def test_delete_topics_by_id_rejects_contradicting_references() -> None:
 
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
-        answers = await create(talker, topic("t"), topic("u"), topic("v"))
-        first, second, third = (answer.topic_id for answer in answers)
+        responses = await create(talker, topic("t"), topic("u"), topic("v"))
+        first, second, third = (response.topic_id for response in responses)
         wanted = [
             state(name=None, topic_id=first),
             state(name=None, topic_id=UNKNOWN_ID),
@@ -213,8 +213,8 @@ def test_delete_topics_by_id_rejects_contradicting_references() -> None:
             state(name="v"),
             state(name="v"),
         ]
-        answer = await talker.ask(6, m.DeleteTopicsRequest(topics=wanted, timeout_ms=1000))
-        results = [(each.name, each.topic_id, each.error_code) for each in answer.responses]
+        response = await talker.ask(6, m.DeleteTopicsRequest(topics=wanted, timeout_ms=1000))
+        results = [(each.name, each.topic_id, each.error_code) for each in response.responses]
         assert ("t", first, 0) in results
         assert (None, UNKNOWN_ID, ErrorCode.UNKNOWN_TOPIC_ID) in results
         assert ("u", second, ErrorCode.INVALID_REQUEST) in results
@@ -231,8 +231,8 @@ def test_delete_topics_is_rejected_when_disabled() -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
         await create(talker, topic("t"))
-        answer = await talker.ask(5, m.DeleteTopicsRequest(topic_names=["t"], timeout_ms=1000))
-        assert answer.responses[0].error_code == ErrorCode.TOPIC_DELETION_DISABLED
+        response = await talker.ask(5, m.DeleteTopicsRequest(topic_names=["t"], timeout_ms=1000))
+        assert response.responses[0].error_code == ErrorCode.TOPIC_DELETION_DISABLED
         assert set(scene.node.broker.image.topics) == {"t"}
 
     on_broker(script, settings=["delete.topic.enable=false"])
@@ -283,9 +283,9 @@ def test_create_partitions_rejects_invalid_counts_and_assignments(wanted: More, 
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
         await create(talker, topic("t", 2))
-        answer = await talker.ask(3, m.CreatePartitionsRequest(topics=[wanted], timeout_ms=1000))
-        assert answer.results[0].error_code == code
-        assert words in answer.results[0].error_message
+        response = await talker.ask(3, m.CreatePartitionsRequest(topics=[wanted], timeout_ms=1000))
+        assert response.results[0].error_code == code
+        assert words in response.results[0].error_message
         assert len(scene.node.broker.image.topics["t"].partitions) == 2
 
     on_broker(script)
@@ -296,8 +296,8 @@ def test_create_partitions_rejects_a_topic_named_twice() -> None:
         talker = await scene.connect()
         await create(talker, topic("t"))
         twice = [More(name="t", count=count, assignments=None) for count in (2, 3)]
-        answer = await talker.ask(3, m.CreatePartitionsRequest(topics=twice, timeout_ms=1000))
-        assert [each.error_code for each in answer.results] == [ErrorCode.INVALID_REQUEST]
+        response = await talker.ask(3, m.CreatePartitionsRequest(topics=twice, timeout_ms=1000))
+        assert [each.error_code for each in response.results] == [ErrorCode.INVALID_REQUEST]
 
     on_broker(script)
 
@@ -324,9 +324,11 @@ def test_acknowledged_changes_survive_a_restart(ends: str) -> None:
             getattr(scene.host, ends)()
         await scene.restart()
         talker = await scene.connect()
-        answer = await talker.ask(12, m.MetadataRequest(topics=None))
-        assert answer.cluster_id == cluster_id
-        assert [(each.name, each.topic_id, len(each.partitions)) for each in answer.topics] == [("t", kept.topic_id, 3)]
+        response = await talker.ask(12, m.MetadataRequest(topics=None))
+        assert response.cluster_id == cluster_id
+        assert [(each.name, each.topic_id, len(each.partitions)) for each in response.topics] == [
+            ("t", kept.topic_id, 3)
+        ]
         assert scene.node.broker.image.topic_configs("t") == {"retention.ms": "777"}
         assert (await talker.ask(4, m.InitProducerIdRequest())).producer_id > producer_id
 

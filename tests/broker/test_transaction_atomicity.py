@@ -79,11 +79,11 @@ class TransactionalWorkload(Producer):
             return ErrorCode.LEADER_NOT_AVAILABLE
         try:
             talker = await self.cluster.connect(leader)
-            answer = await talker.ask(12 if self.version == 2 else 9, request)
+            response = await talker.ask(12 if self.version == 2 else 9, request)
             talker.connection.close()
         except OSError:
             return ErrorCode.LEADER_NOT_AVAILABLE
-        return ErrorCode(answer.responses[0].partition_responses[0].error_code)
+        return ErrorCode(response.responses[0].partition_responses[0].error_code)
 
 
 async def strike(cluster: Cluster, workloads: list["asyncio.Task[None]"], chance: random.Random) -> None:

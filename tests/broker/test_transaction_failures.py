@@ -41,8 +41,8 @@ def test_transaction_survives_a_temporarily_full_disk() -> None:
         await writer.write(b"a")
         talker, disk = await scene.connect(), scene.host.disk
         disk.fail("pwrite", errno.ENOSPC, path=STATE_TOPIC, times=1)
-        refused = await talker.ask(5, writer.end_request())
-        assert refused.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        rejected = await talker.ask(5, writer.end_request())
+        assert rejected.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         await writer.described()  # the coordinator is reloaded
         disk.fail("pwrite", errno.ENOSPC, path=OFFSETS_TOPIC, times=1)
         assert await writer.commit_offset(1) is ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -81,7 +81,7 @@ def test_pending_offsets_are_written_before_the_epoch_can_change(monkeypatch: py
 
 def test_overloaded_coordinator_is_asked_again() -> None:
     async def ask() -> dict[TopicPartition, ErrorCode]:
-        async def refuse(*_: object, **__: object) -> None:
+        async def reject(*_: object, **__: object) -> None:
             raise TooManyPendingRequests("1000 requests wait for it already")
 
         image = SimpleNamespace(
@@ -89,7 +89,7 @@ def test_overloaded_coordinator_is_asked_again() -> None:
             brokers={2: SimpleNamespace(address=lambda _: Address("n2", 9092))},
         )
         broker: Any = SimpleNamespace(
-            image=image, node_id=1, inter_broker_listener="x", peers=SimpleNamespace(ask=refuse)
+            image=image, node_id=1, inter_broker_listener="x", peers=SimpleNamespace(ask=reject)
         )
         return dict(
             await AddPartitionsChannel(broker).request(
@@ -101,8 +101,8 @@ def test_overloaded_coordinator_is_asked_again() -> None:
 
 
 async def _send(talker: Talker, records: Any) -> int:
-    answer = await talker.ask(9, produce_request("t", records, acks=1))
-    return int(answer.responses[0].partition_responses[0].error_code)
+    response = await talker.ask(9, produce_request("t", records, acks=1))
+    return int(response.responses[0].partition_responses[0].error_code)
 
 
 @pytest.mark.parametrize("way", ["plain", "repeated", "looked into"])
@@ -116,8 +116,8 @@ def test_transactional_batch_requires_its_transactional_id_on_every_path(way: st
         if way == "looked into":
             await alter(talker, 2, "t", compression_type="gzip")
             value = os.urandom(80_000)
-        refused = await _send(talker, writer.batch(value))
-        assert refused == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        rejected = await _send(talker, writer.batch(value))
+        assert rejected == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
     play(script)
 
@@ -141,11 +141,11 @@ def test_producer_id_expiration_changes_at_runtime() -> None:
 def test_repeated_transactional_id_is_described_once() -> None:
     async def script(scene: Scene, writer: Writer) -> None:  # noqa: ARG001
         await writer.write(b"a")
-        asked = [DescribeProducersRequest.TopicRequest(name="t", partition_indexes=[0, 0, 1]) for _ in range(3)]
-        (topic,) = (await writer.talker.ask(0, DescribeProducersRequest(topics=asked))).topics
+        requested = [DescribeProducersRequest.TopicRequest(name="t", partition_indexes=[0, 0, 1]) for _ in range(3)]
+        (topic,) = (await writer.talker.ask(0, DescribeProducersRequest(topics=requested))).topics
         assert [each.partition_index for each in topic.partitions] == [0, 1]
-        answer = await writer.talker.ask(0, DescribeTransactionsRequest(transactional_ids=["t", "t", "u"]))
-        assert [each.transactional_id for each in answer.transaction_states] == ["t", "u"]
+        response = await writer.talker.ask(0, DescribeTransactionsRequest(transactional_ids=["t", "t", "u"]))
+        assert [each.transactional_id for each in response.transaction_states] == ["t", "u"]
 
     play(script)
 
@@ -155,8 +155,8 @@ def test_internal_topic_cannot_join_a_transaction() -> None:
         await scene.node.broker.groups.coordinator_of("g")
         request = produce_request(OFFSETS_TOPIC, writer.batch(b"a"))
         request.transactional_id = writer.transactional_id
-        answer = await writer.talker.ask(12, request)
-        assert answer.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        response = await writer.talker.ask(12, request)
+        assert response.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
         described = await writer.described()
         assert (described.transaction_state, list(described.topics)) == ("Empty", [])
 

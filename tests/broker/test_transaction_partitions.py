@@ -68,17 +68,17 @@ def test_read_committed_fetch_waits_through_an_open_transaction() -> None:
         await asyncio.sleep(1)
         assert not waiting.done()
         await writer.finish()
-        answer = (await waiting).responses[0].partitions[0]
+        response = (await waiting).responses[0].partitions[0]
         assert 2 <= loop.time() - began_s < 3
-        assert len(answer.records) > 0
+        assert len(response.records) > 0
         began_s = loop.time()
         await writer.write(b"c")
         waiting = talker.begin(11, fetch_request("t", 3, max_wait_ms=1_000, isolation_level=READ_COMMITTED))
         await asyncio.sleep(0.5)
         await writer.write(b"d")
-        answer = (await waiting).responses[0].partitions[0]
+        response = (await waiting).responses[0].partitions[0]
         assert 1 <= loop.time() - began_s < 2
-        assert len(answer.records) == 0, "its time is up"
+        assert len(response.records) == 0, "its time is up"
 
     play(script)
 
@@ -150,7 +150,7 @@ def write_marker(
     version: int = 0,
     topic: str = "t",
 ) -> Coroutine[Any, Any, Any]:
-    asked = WriteTxnMarkersRequest.WritableTxnMarker(
+    requested = WriteTxnMarkersRequest.WritableTxnMarker(
         producer_id=writer.producer_id,
         producer_epoch=epoch,
         transaction_result=is_commit,
@@ -158,11 +158,11 @@ def write_marker(
         transaction_version=version,
         topics=[WriteTxnMarkersRequest.WritableTxnMarkerTopic(name=topic, partition_indexes=[0])],
     )
-    return writer.talker.ask(2, WriteTxnMarkersRequest(markers=[asked]))
+    return writer.talker.ask(2, WriteTxnMarkersRequest(markers=[requested]))
 
 
-def code_of_marker(answer: Any) -> ErrorCode:
-    return ErrorCode(answer.markers[0].topics[0].partitions[0].error_code)
+def code_of_marker(response: Any) -> ErrorCode:
+    return ErrorCode(response.markers[0].topics[0].partitions[0].error_code)
 
 
 @pytest.mark.proves("P3")
@@ -204,16 +204,16 @@ def test_marker_of_a_former_coordinator_is_rejected() -> None:
 
 def test_producers_of_a_partition_are_described() -> None:
     async def script(scene: Scene, writer: Writer) -> None:  # noqa: ARG001
-        asked = DescribeProducersRequest.TopicRequest(name="t", partition_indexes=[0, 7])
+        requested = DescribeProducersRequest.TopicRequest(name="t", partition_indexes=[0, 7])
         await writer.write(b"a", b"b")
-        known, unknown = (await writer.talker.ask(0, DescribeProducersRequest(topics=[asked]))).topics[0].partitions
+        known, unknown = (await writer.talker.ask(0, DescribeProducersRequest(topics=[requested]))).topics[0].partitions
         assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         (state,) = known.active_producers
         assert (state.producer_id, state.producer_epoch) == (writer.producer_id, writer.epoch)
         assert (state.last_sequence, state.last_timestamp) == (1, NOW_MS)
         assert (state.coordinator_epoch, state.current_txn_start_offset) == (-1, 0)
         await writer.finish()
-        known, _ = (await writer.talker.ask(0, DescribeProducersRequest(topics=[asked]))).topics[0].partitions
+        known, _ = (await writer.talker.ask(0, DescribeProducersRequest(topics=[requested]))).topics[0].partitions
         (state,) = known.active_producers
         assert (state.producer_epoch, state.last_sequence) == (writer.epoch, -1)
         assert (state.coordinator_epoch, state.current_txn_start_offset) == (0, -1)

@@ -14,7 +14,7 @@ from moldau.broker.requests.router import Api
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.wire.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 
-Answer = AddPartitionsToTxnResponse
+Response = AddPartitionsToTxnResponse
 
 
 class FixedCoordinator:
@@ -22,34 +22,36 @@ class FixedCoordinator:
 
     def __init__(self, scene: Scene, code: ErrorCode = NONE, meanwhile: Callable[[], Awaitable[None]] | None = None):
         self.code = code
-        self.asked: list[AddPartitionsToTxnRequest] = []
+        self.requested: list[AddPartitionsToTxnRequest] = []
         self.meanwhile = meanwhile
         self.failure: KafkaError | OSError | None = None
         apis: Any = scene.node.routers.broker.apis
         key = AddPartitionsToTxnRequest.API_KEY
         apis[key] = Api(key, "AddPartitionsToTxn", 0, 5, self.handle, self.error_response)
 
-    async def handle(self, request: AddPartitionsToTxnRequest, context: RequestContext[Any]) -> Answer:
+    async def handle(self, request: AddPartitionsToTxnRequest, context: RequestContext[Any]) -> Response:
         assert context.api_version >= 4
-        self.asked.append(request)
+        self.requested.append(request)
         if self.meanwhile is not None:
             await self.meanwhile()
         if self.failure is not None:
             raise self.failure
-        return Answer(results_by_transaction=[self._answer(each) for each in request.transactions])
+        return Response(results_by_transaction=[self._respond(each) for each in request.transactions])
 
-    def _answer(self, asked: Any) -> Any:
+    def _respond(self, requested: Any) -> Any:
         topics = [
-            Answer.AddPartitionsToTxnTopicResult(
+            Response.AddPartitionsToTxnTopicResult(
                 name=topic.name,
                 results_by_partition=[
-                    Answer.AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=int(self.code))
+                    Response.AddPartitionsToTxnPartitionResult(
+                        partition_index=index, partition_error_code=int(self.code)
+                    )
                     for index in topic.partitions
                 ],
             )
-            for topic in asked.topics
+            for topic in requested.topics
         ]
-        return Answer.AddPartitionsToTxnResult(transactional_id=asked.transactional_id, topic_results=topics)
+        return Response.AddPartitionsToTxnResult(transactional_id=requested.transactional_id, topic_results=topics)
 
     def error_response(self, request: Any, error: Exception, version: int) -> Any:
         raise NotImplementedError
@@ -160,12 +162,12 @@ def test_transaction_that_starts_while_the_last_one_ends_waits() -> None:
         fixed = FixedCoordinator(scene, ErrorCode.CONCURRENT_TRANSACTIONS)
 
         async def end() -> None:
-            if len(fixed.asked) == 3:
+            if len(fixed.requested) == 3:
                 fixed.code = NONE
 
         fixed.meanwhile = end
         assert (await writer.send(b"a")).error_code == 0
-        assert len(fixed.asked) == 3
+        assert len(fixed.requested) == 3
 
     play(script)
 
@@ -186,9 +188,9 @@ def test_marker_between_verification_and_append_triggers_another_check(markers: 
         fixed = FixedCoordinator(scene, meanwhile=end)
         response = await writer.send(b"a", version=9)
         if markers == 1:
-            assert (response.error_code, response.base_offset, len(fixed.asked)) == (0, 1, 2)
+            assert (response.error_code, response.base_offset, len(fixed.requested)) == (0, 1, 2)
         else:
-            assert (response.error_code, len(fixed.asked)) == (ErrorCode.INVALID_TXN_STATE, 3)
+            assert (response.error_code, len(fixed.requested)) == (ErrorCode.INVALID_TXN_STATE, 3)
             assert end_offset(scene) == 3, "the markers alone"
 
     play(script, 1)
@@ -208,7 +210,7 @@ def test_batches_behind_the_first_one_keep_their_order() -> None:
             waits.append(writer.talker.begin(12, request))
         responses = [(await wait).responses[0].partition_responses[0] for wait in waits]
         assert [(each.error_code, each.base_offset) for each in responses] == [(0, offset) for offset in range(5)]
-        assert len(fixed.asked) == 1
+        assert len(fixed.requested) == 1
 
     play(script)
 
@@ -219,7 +221,7 @@ def test_duplicate_batch_is_acknowledged_without_verification() -> None:
         await writer.finish()
         fixed = FixedCoordinator(scene, ErrorCode.INVALID_TXN_STATE)
         response = await writer.send(b"a", base_sequence=0)
-        assert (response.error_code, response.base_offset, fixed.asked) == (0, 0, [])
+        assert (response.error_code, response.base_offset, fixed.requested) == (0, 0, [])
 
     play(script, 1)
 
@@ -231,12 +233,12 @@ def test_partitions_are_verified_together_and_rejected_individually() -> None:
         request.transactional_id = writer.transactional_id
         data = type(request.topic_data[0].partition_data[0])(index=1, records=writer.batch(b"b", partition=1))
         request.topic_data[0].partition_data = [*request.topic_data[0].partition_data, data]
-        answer = await writer.talker.ask(11, request)
-        codes = [each.error_code for each in answer.responses[0].partition_responses]
+        response = await writer.talker.ask(11, request)
+        codes = [each.error_code for each in response.responses[0].partition_responses]
         assert codes == [ErrorCode.TRANSACTION_ABORTABLE, NONE]
         data.records = writer.batch(b"b", producer_id=999)
-        (response, _) = (await writer.talker.ask(12, request)).responses[0].partition_responses
-        assert response.error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        (result, _) = (await writer.talker.ask(12, request)).responses[0].partition_responses
+        assert result.error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
     play(script, 1)
 
@@ -245,9 +247,9 @@ def test_with_verification_disabled_only_implicit_joins_are_sent() -> None:
     async def script(scene: Scene, writer: Writer) -> None:
         fixed = FixedCoordinator(scene)
         assert (await writer.send(b"a", version=11)).error_code == 0
-        assert not fixed.asked
+        assert not fixed.requested
         assert (await writer.send(b"b", partition=1, version=12)).error_code == 0
-        assert [each.verify_only for each in fixed.asked[0].transactions] == [False]
+        assert [each.verify_only for each in fixed.requested[0].transactions] == [False]
 
     play(script, 1, "transaction.partition.verification.enable=false")
 

@@ -25,8 +25,8 @@ def play(script: Any, *settings: str) -> None:
 @pytest.mark.parametrize("version", range(1, 7))
 def test_find_coordinator_creates_the_transaction_state_topic(version: int) -> None:
     async def script(scene: Scene) -> None:
-        answer = await find(await scene.connect(), "t", version)
-        assert (answer.error_code, answer.node_id) == (0, scene.node.broker.node_id)
+        response = await find(await scene.connect(), "t", version)
+        assert (response.error_code, response.node_id) == (0, scene.node.broker.node_id)
         image = scene.node.broker.image
         assert len(image.topics[STATE_TOPIC].partitions) == 3
         configs = image.topic_configs(STATE_TOPIC)
@@ -39,8 +39,8 @@ def test_find_coordinator_creates_the_transaction_state_topic(version: int) -> N
 def test_metadata_request_creates_the_transaction_state_topic() -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
-        asked = MetadataRequest.MetadataRequestTopic(name=STATE_TOPIC)
-        await talker.ask(8, MetadataRequest(topics=[asked], allow_auto_topic_creation=True))
+        requested = MetadataRequest.MetadataRequestTopic(name=STATE_TOPIC)
+        await talker.ask(8, MetadataRequest(topics=[requested], allow_auto_topic_creation=True))
         assert (await find(talker, "t")).error_code == 0
         image = scene.node.broker.image
         assert len(image.topics[STATE_TOPIC].partitions) == 3
@@ -144,10 +144,10 @@ def test_invalid_requests_are_rejected() -> None:
         assert await producer_of(scene, "").init() is ErrorCode.INVALID_REQUEST
         await producer.init()
         assert await producer.end(version=4) is ErrorCode.INVALID_TXN_STATE
-        answer = await producer.ask(3, producer.add_request(P0, ("t", 9), ("nowhere", 0)))
+        response = await producer.ask(3, producer.add_request(P0, ("t", 9), ("nowhere", 0)))
         codes = {
             (topic.name, each.partition_index): ErrorCode(each.partition_error_code)
-            for topic in answer.results_by_topic_v3_and_below
+            for topic in response.results_by_topic_v3_and_below
             for each in topic.results_by_partition
         }
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -245,7 +245,7 @@ def test_partition_without_the_transaction_needs_no_marker() -> None:
         assert (await producer.described()).transaction_state == "PrepareCommit", "the others still get markers"
         del sink.codes[P1]
         await producer.until("CompleteCommit")
-        assert len([each for each in sink.came if each.partition == P0]) == 1, "it would refuse it for ever"
+        assert len([each for each in sink.came if each.partition == P0]) == 1, "it would reject it for ever"
 
     play(script)
 
@@ -302,8 +302,8 @@ def test_end_txn_is_rejected_while_too_many_markers_are_pending(monkeypatch: pyt
         sink.is_open.clear()
         await first.end()
         talker = await scene.connect()
-        answer = await talker.ask(5, second.end_request())
-        assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        response = await talker.ask(5, second.end_request())
+        assert response.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         assert (await second.described()).transaction_state == "Ongoing"
         sink.is_open.set()
         assert await second.end() is NONE

@@ -119,16 +119,16 @@ def test_requests_get_a_retriable_error_while_a_shard_is_loading() -> None:
         Sink(scene.node)
         talker = await scene.connect()
         assert (await find(talker, "t")).error_code == 0
-        asked = [
+        requested = [
             talker.begin(3, producer.add_request(P1)),
             talker.begin(5, producer.end_request()),
             talker.begin(5, InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1000)),
             talker.begin(0, DescribeTransactionsRequest(transactional_ids=["t"])),
         ]
-        codes = [code_of(await each) for each in asked]
+        codes = [code_of(await each) for each in requested]
         assert codes == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 4
-        answer = await talker.ask(0, ListTransactionsRequest())
-        assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        response = await talker.ask(0, ListTransactionsRequest())
+        assert response.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         described = await producer.described()
         assert (described.transaction_state, list(described.topics[0].partitions)) == ("Ongoing", [0])
 
@@ -138,7 +138,7 @@ def test_requests_get_a_retriable_error_while_a_shard_is_loading() -> None:
 # Verification requests of brokers
 
 
-def _asked(producer: Producer, partition: TopicPartition, *, verify_only: bool) -> Any:
+def _requested(producer: Producer, partition: TopicPartition, *, verify_only: bool) -> Any:
     topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=partition.topic, partitions=[partition.partition])
     return AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
         transactional_id=producer.transactional_id,
@@ -149,11 +149,11 @@ def _asked(producer: Producer, partition: TopicPartition, *, verify_only: bool) 
     )
 
 
-def _codes(answer: Any) -> dict[str, ErrorCode]:
-    assert answer.error_code == 0
+def _codes(response: Any) -> dict[str, ErrorCode]:
+    assert response.error_code == 0
     return {
         each.transactional_id: ErrorCode(each.topic_results[0].results_by_partition[0].partition_error_code)
-        for each in answer.results_by_transaction
+        for each in response.results_by_transaction
     }
 
 
@@ -168,10 +168,10 @@ def test_many_transactions_are_verified_in_one_request(version: int) -> None:
         await joined.add(P0)
         await producer_of(scene, "zombie").init()
         stranger = producer_of(scene, "stranger")
-        asked = [_asked(each, P0, verify_only=True) for each in (joined, apart, zombie, stranger)]
-        asked += [_asked(new, P1, verify_only=False)]
+        requested = [_requested(each, P0, verify_only=True) for each in (joined, apart, zombie, stranger)]
+        requested += [_requested(new, P1, verify_only=False)]
         talker = await scene.connect()
-        codes = _codes(await talker.ask(version, AddPartitionsToTxnRequest(transactions=asked)))
+        codes = _codes(await talker.ask(version, AddPartitionsToTxnRequest(transactions=requested)))
         assert codes == {
             "joined": NONE,
             "apart": ErrorCode.TRANSACTION_ABORTABLE,
@@ -190,9 +190,9 @@ def test_many_transactions_are_verified_in_one_request(version: int) -> None:
 
 async def listed(scene: Scene, version: int = 2, **filters: Any) -> list[str]:
     talker = await scene.connect()
-    answer = await talker.ask(version, ListTransactionsRequest(**filters))
-    assert answer.error_code == 0, ErrorCode(answer.error_code)
-    return sorted(each.transactional_id for each in answer.transaction_states)
+    response = await talker.ask(version, ListTransactionsRequest(**filters))
+    assert response.error_code == 0, ErrorCode(response.error_code)
+    return sorted(each.transactional_id for each in response.transaction_states)
 
 
 def test_transactions_are_listed_by_state_producer_age_and_name() -> None:
@@ -210,10 +210,10 @@ def test_transactions_are_listed_by_state_producer_age_and_name() -> None:
         assert await listed(scene, 1, duration_filter=30_000) == ["old"]
         assert await listed(scene, 2, transactional_id_pattern=".*y.*") == ["empty", "young"]
         talker = await scene.connect()
-        answer = await talker.ask(2, ListTransactionsRequest(state_filters=["Ongoing", "Lost"]))
-        assert answer.unknown_state_filters == ["Lost"]
-        answer = await talker.ask(2, ListTransactionsRequest(transactional_id_pattern="(("))
-        assert answer.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+        response = await talker.ask(2, ListTransactionsRequest(state_filters=["Ongoing", "Lost"]))
+        assert response.unknown_state_filters == ["Lost"]
+        response = await talker.ask(2, ListTransactionsRequest(transactional_id_pattern="(("))
+        assert response.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
 
     play(script)
 
@@ -229,8 +229,8 @@ def test_transaction_is_described_with_all_fields() -> None:
         assert (described.transaction_state, described.transaction_timeout_ms) == ("Ongoing", 900_000)
         assert described.transaction_start_time_ms > 0
         talker = await scene.connect()
-        answer = await talker.ask(0, DescribeTransactionsRequest(transactional_ids=["unknown", ""]))
-        codes = [each.error_code for each in answer.transaction_states]
+        response = await talker.ask(0, DescribeTransactionsRequest(transactional_ids=["unknown", ""]))
+        codes = [each.error_code for each in response.transaction_states]
         assert codes == [ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, ErrorCode.INVALID_REQUEST]
 
     play(script)

@@ -55,10 +55,10 @@ class Producer:
     async def ask(self, version: int, request: Any, passing: Sequence[ErrorCode] = PASSING) -> Any:
         while True:
             talker = await self.reach(self.transactional_id)
-            answer = await talker.ask(version, request)
+            response = await talker.ask(version, request)
             talker.connection.close()
-            if code_of(answer) not in passing:
-                return answer
+            if code_of(response) not in passing:
+                return response
             await asyncio.sleep(0.05)
 
     async def init(self, *, timeout_ms: int = TIMEOUT_MS, version: int = 5, again: bool = False) -> ErrorCode:
@@ -66,10 +66,10 @@ class Producer:
         request = InitProducerIdRequest(
             transactional_id=self.transactional_id, transaction_timeout_ms=timeout_ms, **known
         )
-        answer = await self.ask(version, request)
-        if not answer.error_code:
-            self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
-        return ErrorCode(answer.error_code)
+        response = await self.ask(version, request)
+        if not response.error_code:
+            self.producer_id, self.epoch = response.producer_id, response.producer_epoch
+        return ErrorCode(response.error_code)
 
     def add_request(self, *partitions: tuple[str, int]) -> AddPartitionsToTxnRequest:
         return AddPartitionsToTxnRequest(
@@ -102,10 +102,10 @@ class Producer:
     async def end(self, *, is_commit: bool = True, version: int | None = None) -> ErrorCode:
         if version is None:
             version = 5 if self.version == 2 else 4
-        answer = await self.ask(version, self.end_request(is_commit=is_commit))
-        if not answer.error_code and version >= 5:
-            self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
-        return ErrorCode(answer.error_code)
+        response = await self.ask(version, self.end_request(is_commit=is_commit))
+        if not response.error_code and version >= 5:
+            self.producer_id, self.epoch = response.producer_id, response.producer_epoch
+        return ErrorCode(response.error_code)
 
     async def described(self) -> Any:
         request = DescribeTransactionsRequest(transactional_ids=[self.transactional_id])
@@ -128,13 +128,13 @@ def _topics(partitions: Sequence[tuple[str, int]]) -> list[AddPartitionsToTxnReq
     return [AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=name, partitions=topics[name]) for name in topics]
 
 
-def code_of(answer: Any) -> ErrorCode:
+def code_of(response: Any) -> ErrorCode:
     """Return the relevant error code of a response."""
-    for topic in getattr(answer, "results_by_topic_v3_and_below", None) or ():
+    for topic in getattr(response, "results_by_topic_v3_and_below", None) or ():
         return ErrorCode(topic.results_by_partition[0].partition_error_code)
-    for state in getattr(answer, "transaction_states", None) or ():
+    for state in getattr(response, "transaction_states", None) or ():
         return ErrorCode(getattr(state, "error_code", 0))
-    return ErrorCode(getattr(answer, "error_code", 0))
+    return ErrorCode(getattr(response, "error_code", 0))
 
 
 def producer_of(scene: Scene, transactional_id: str = "t", version: int = 2) -> Producer:
@@ -156,8 +156,8 @@ async def ready(scene: Scene) -> "Sink":
 
 async def find(talker: Talker, transactional_id: str, version: int = 4) -> Any:
     request = FindCoordinatorRequest(key_type=TRANSACTION, key=transactional_id, coordinator_keys=[transactional_id])
-    answer = await talker.ask(version, request)
-    return answer.coordinators[0] if version >= 4 else answer
+    response = await talker.ask(version, request)
+    return response.coordinators[0] if version >= 4 else response
 
 
 class Marked(NamedTuple):
@@ -195,9 +195,9 @@ class Sink:
     async def handle(self, request: WriteTxnMarkersRequest, context: RequestContext[Any]) -> WriteTxnMarkersResponse:  # noqa: ARG002
         self.requests += 1
         await self.is_open.wait()
-        return WriteTxnMarkersResponse(markers=[self._answer(marker) for marker in request.markers])
+        return WriteTxnMarkersResponse(markers=[self._respond(marker) for marker in request.markers])
 
-    def _answer(self, marker: Any) -> WriteTxnMarkersResponse.WritableTxnMarkerResult:
+    def _respond(self, marker: Any) -> WriteTxnMarkersResponse.WritableTxnMarkerResult:
         topics = []
         for topic in marker.topics:
             partitions = []

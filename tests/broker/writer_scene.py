@@ -42,11 +42,11 @@ class Writer(Producer):
     async def send(self, *values: bytes, partition: int = 0, version: int | None = None, **fields: Any) -> Any:
         request = produce_request("t", self.batch(*values, partition=partition, **fields), partition=partition)
         request.transactional_id = self.transactional_id
-        answer = await self.talker.ask(version or (12 if self.version == 2 else 9), request)
-        response = answer.responses[0].partition_responses[0]
-        if not response.error_code:
+        response = await self.talker.ask(version or (12 if self.version == 2 else 9), request)
+        result = response.responses[0].partition_responses[0]
+        if not result.error_code:
             self.sequences[partition] = self.sequences.get(partition, 0) + len(values)
-        return response
+        return result
 
     async def write(self, *values: bytes, partition: int = 0) -> int:
         """Write as the transaction version requires; return the base offset."""
@@ -74,8 +74,8 @@ class Writer(Producer):
             topics=[TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(name="t", partitions=[part])],
             **fields,
         )
-        answer = await self.talker.ask(version if version is not None else (5 if self.version == 2 else 3), request)
-        return ErrorCode(answer.topics[0].partitions[0].error_code)
+        response = await self.talker.ask(version if version is not None else (5 if self.version == 2 else 3), request)
+        return ErrorCode(response.topics[0].partitions[0].error_code)
 
 
 def play(script: Callable[[Scene, Writer], Coroutine[Any, Any, None]], version: int = 2, *settings: str) -> None:
@@ -94,12 +94,12 @@ async def values(
     talker: Talker, *, isolation: int = READ_COMMITTED, offset: int = 0, partition: int = 0
 ) -> list[bytes]:
     """Return what a consumer shows, without control records and aborted transactions."""
-    answer = await fetch(talker, "t", offset, isolation_level=isolation, partition=partition)
-    assert answer.error_code == 0
-    upcoming = sorted((each.first_offset, each.producer_id) for each in answer.aborted_transactions or ())
+    response = await fetch(talker, "t", offset, isolation_level=isolation, partition=partition)
+    assert response.error_code == 0
+    upcoming = sorted((each.first_offset, each.producer_id) for each in response.aborted_transactions or ())
     dropped: set[int] = set()
     shown: list[bytes] = []
-    for header, data in iterate_batches(answer.records):
+    for header, data in iterate_batches(response.records):
         while isolation == READ_COMMITTED and upcoming and upcoming[0][0] <= header.last_offset:
             dropped.add(upcoming.pop(0)[1])
         if header.is_control:
@@ -110,18 +110,18 @@ async def values(
 
 
 async def stable_end(talker: Talker) -> int:
-    asked = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=LATEST)
-    topics = [ListOffsetsRequest.ListOffsetsTopic(name="t", partitions=[asked])]
-    answer = await talker.ask(7, ListOffsetsRequest(replica_id=-1, isolation_level=READ_COMMITTED, topics=topics))
-    return int(answer.topics[0].partitions[0].offset)
+    requested = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=LATEST)
+    topics = [ListOffsetsRequest.ListOffsetsTopic(name="t", partitions=[requested])]
+    response = await talker.ask(7, ListOffsetsRequest(replica_id=-1, isolation_level=READ_COMMITTED, topics=topics))
+    return int(response.topics[0].partitions[0].offset)
 
 
 async def committed(talker: Talker, *, require_stable: bool = False, group_id: str = "g") -> tuple[int, ErrorCode]:
     topic = OffsetFetchRequest.OffsetFetchRequestTopics(name="t", partition_indexes=[0])
     group = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group_id, topics=[topic])
-    answer = await talker.ask(8, OffsetFetchRequest(groups=[group], require_stable=require_stable))
-    (group,) = answer.groups
+    response = await talker.ask(8, OffsetFetchRequest(groups=[group], require_stable=require_stable))
+    (group,) = response.groups
     if not group.topics:  # an error of the whole group
         return -1, ErrorCode(group.error_code)
-    (response,) = group.topics[0].partitions
-    return response.committed_offset, ErrorCode(response.error_code)
+    (offset,) = group.topics[0].partitions
+    return offset.committed_offset, ErrorCode(offset.error_code)

@@ -1,4 +1,4 @@
-"""`moldau acl` against a broker with an authorizer, and what it refuses to send."""
+"""`moldau acl` against a broker with an authorizer, and the arguments that it rejects."""
 
 import json
 import os

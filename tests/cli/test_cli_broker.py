@@ -102,8 +102,8 @@ def test_topic_errors_are_one_line(moldau: Moldau, topic: str) -> None:
     assert "error:" in moldau("topic", "alter", topic, "-p", "1", code=1)
     assert "no.such.thing" in moldau("topic", "create", f"{topic}x", "-c", "no.such.thing=1", code=1)
     assert "error:" in moldau("topic", "create", "not a name", code=1)
-    (refused,) = listed(moldau("topic", "create", topic, "--if-not-exists", "--json"))
-    assert refused["error"]["code"] == "TOPIC_ALREADY_EXISTS"
+    (rejected,) = listed(moldau("topic", "create", topic, "--if-not-exists", "--json"))
+    assert rejected["error"]["code"] == "TOPIC_ALREADY_EXISTS"
 
 
 @pytest.mark.proves("A4", part="topics and settings")

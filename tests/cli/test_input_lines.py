@@ -65,6 +65,6 @@ def test_line_above_the_record_limit_is_rejected_early(tmp_path: Path, monkeypat
 
 
 def test_directory_in_place_of_a_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(IsADirectoryError) as refused:
+    with pytest.raises(IsADirectoryError) as rejected:
         asyncio.run(read(tmp_path))
-    assert refused.value.filename == str(tmp_path)
+    assert rejected.value.filename == str(tmp_path)

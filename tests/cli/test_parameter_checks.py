@@ -33,9 +33,9 @@ class Given(NamedTuple):
         places = [each for each in self.command.params if each.param_type_name == "argument"]
         is_option = self.parameter not in places
         before = [self.parameter.opts[0]] if is_option else ["x"] * places.index(self.parameter)
-        with pytest.raises(typer.BadParameter) as refused:
+        with pytest.raises(typer.BadParameter) as rejected:
             self.command.make_context(self.words, [*before, value])
-        return str(refused.value)
+        return str(rejected.value)
 
 
 def given_to(command: Any, words: str) -> list[Given]:

@@ -83,11 +83,11 @@ def test_unreachable_cluster_is_one_line(address: str) -> None:
     )
 
 
-@pytest.mark.parametrize("answer", ["n\n", ""])
+@pytest.mark.parametrize("response", ["n\n", ""])
 @pytest.mark.proves("A4", part="topics and settings")
-def test_unconfirmed_command_reports_that_nothing_changed(answer: str) -> None:
+def test_unconfirmed_command_reports_that_nothing_changed(response: str) -> None:
     """Typer's "Aborted." would be misleading for `moldau txn abort`."""
-    result = CliRunner().invoke(app, ["partition", "elect-leaders", "--all", "--unclean"], input=answer)
+    result = CliRunner().invoke(app, ["partition", "elect-leaders", "--all", "--unclean"], input=response)
     assert result.exit_code == 1
     assert "Aborted" not in result.output
     assert result.stderr.endswith("error: not confirmed, nothing was changed; use --yes to skip the prompt\n")

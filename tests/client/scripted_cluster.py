@@ -17,7 +17,7 @@ from moldau.wire import codec, framing, messages
 from moldau_dev.simulation.loop import SimulatedLoop
 
 TOPIC_ID = bytes(range(16))
-Answer = Callable[[Any], Any]
+Response = Callable[[Any], Any]
 APIS = (0, 1, 2, 3, 8, 9, 10, 15, 16, 18, 19, 20, 22, 32, 35, 42, 43, 44, 45, 46, 47, 55, 60, 64, 69)
 
 
@@ -30,19 +30,19 @@ class Script:
         self.leader = 1
         self.leader_epoch = 5
         self.topics = {"t": TOPIC_ID}
-        self.answers: dict[tuple[int, int], Answer] = {}
-        self.asked: Counter[tuple[int, str]] = Counter()
+        self.responses: dict[tuple[int, int], Response] = {}
+        self.requested: Counter[tuple[int, str]] = Counter()
         self.versions: dict[int, tuple[int, int]] = {}
         self.last: Any = None
 
-    def on(self, node: int, api: str, answer: Answer) -> None:
+    def on(self, node: int, api: str, response: Response) -> None:
         (key,) = (each for each in APIS if codec.api_name(each) == api)
-        self.answers[node, key] = answer
+        self.responses[node, key] = response
 
-    def answer(self, node: int, request: Any) -> Any:
-        self.asked[node, codec.api_name(request.API_KEY)] += 1
+    def response(self, node: int, request: Any) -> Any:
+        self.requested[node, codec.api_name(request.API_KEY)] += 1
         self.last = request
-        scripted = self.answers.get((node, request.API_KEY))
+        scripted = self.responses.get((node, request.API_KEY))
         if scripted is not None:
             return scripted(request)
         if request.API_KEY == 22:
@@ -97,7 +97,7 @@ class Peer:
         header, position = framing.parse_request_header(frame)
         request = codec.decode_request(header.api_key, header.api_version, memoryview(bytes(frame[position:])))
         try:
-            response = self.script.answer(self.node, request)
+            response = self.script.response(self.node, request)
         except ConnectionResetError:
             self.connection.abort()
             return

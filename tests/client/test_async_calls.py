@@ -89,16 +89,16 @@ def test_fetch_returns_raw_batches() -> None:
 def test_throttled_fetch_waits_and_retries() -> None:
     script = Script()
     world = World(script, retry_backoff_ms=100)
-    answers = [messages.FetchResponse(throttle_time_ms=700), messages.FetchResponse(), fetch_response(bytes(batch()))]
-    asked_ms: list[float] = []
+    responses = [messages.FetchResponse(throttle_time_ms=700), messages.FetchResponse(), fetch_response(bytes(batch()))]
+    requested_ms: list[float] = []
 
-    def answer(_: Any) -> Any:
-        asked_ms.append(world.loop.now_ms())
-        return answers.pop(0)
+    def response(_: Any) -> Any:
+        requested_ms.append(world.loop.now_ms())
+        return responses.pop(0)
 
-    script.on(1, "Fetch", answer)
+    script.on(1, "Fetch", response)
     assert world.run(lambda client: client.fetch("t", 0, 0)).high_watermark == 1
-    first, second, third = asked_ms
+    first, second, third = requested_ms
     assert 700 <= second - first < 750
     assert 100 <= third - second < 150  # without a throttle time, the client's own backoff
 
@@ -108,7 +108,7 @@ def test_fetch_times_out_when_always_throttled() -> None:
     script.on(1, "Fetch", lambda _: messages.FetchResponse(throttle_time_ms=900))
     with pytest.raises(ResponseTimeout, match="throttled for 900 ms more"):
         World(script, total_timeout_ms=2000).run(lambda client: client.fetch("t", 0, 0))
-    assert script.asked[1, "Fetch"] == 3
+    assert script.requested[1, "Fetch"] == 3
 
 
 def test_fetch_from_returns_several_partitions_in_one_response() -> None:

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from scripted_cluster import TOPIC_ID, Answer, Script, World, batch, produced
+from scripted_cluster import TOPIC_ID, Response, Script, World, batch, produced
 
 from moldau.client.async_client import AsyncClient
 from moldau.client.errors import ConnectionLost, ResponseTimeout, Unreachable
@@ -42,14 +42,14 @@ def test_produce_uses_topic_names_when_the_cluster_has_no_ids() -> None:
 def test_not_leader_error_refreshes_metadata(code: ErrorCode) -> None:
     script = Script()
 
-    def refuse(_: Any) -> Any:
+    def reject(_: Any) -> Any:
         script.leader, script.leader_epoch = 2, 6
         return produced(code)
 
-    script.on(1, "Produce", refuse)
+    script.on(1, "Produce", reject)
     script.on(2, "Produce", lambda _: produced(base_offset=9))
     assert World(script).run(lambda client: client.produce("t", 0, batch(producer_id=4))).base_offset == 9
-    assert script.asked[1, "Produce"] == script.asked[2, "Produce"] == 1
+    assert script.requested[1, "Produce"] == script.requested[2, "Produce"] == 1
 
 
 def test_retriable_error_is_retried_until_the_timeout() -> None:
@@ -58,7 +58,7 @@ def test_retriable_error_is_retried_until_the_timeout() -> None:
     world = World(script, total_timeout_ms=3000)
     with pytest.raises(NotEnoughReplicas):
         world.run(lambda client: client.produce("t", 0, batch()))
-    assert 4 <= script.asked[1, "Produce"] <= 8
+    assert 4 <= script.requested[1, "Produce"] <= 8
     assert world.loop.time() <= 1000 + 3.1
 
 
@@ -67,26 +67,26 @@ def test_non_retriable_error_raises_the_brokers_message_at_once() -> None:
     script.on(1, "Produce", lambda _: produced(ErrorCode.MESSAGE_TOO_LARGE, message="at most 10 bytes"))
     with pytest.raises(MessageTooLarge, match="at most 10 bytes"):
         World(script).run(lambda client: client.produce("t", 0, batch()))
-    assert script.asked[1, "Produce"] == 1
+    assert script.requested[1, "Produce"] == 1
 
 
-def lose_first(times: int) -> Answer:
+def lose_first(times: int) -> Response:
     left = [times]
 
-    def answer(_: Any) -> Any:
+    def response(_: Any) -> Any:
         left[0] -= 1
         if left[0] >= 0:
             raise ConnectionResetError
         return produced()
 
-    return answer
+    return response
 
 
 def test_idempotent_batch_is_retried_after_a_lost_connection() -> None:
     script = Script()
     script.on(1, "Produce", lose_first(2))
     assert World(script).run(lambda client: client.produce("t", 0, batch(producer_id=4))).base_offset == 7
-    assert script.asked[1, "Produce"] == 3
+    assert script.requested[1, "Produce"] == 3
 
 
 def test_batch_without_producer_id_is_not_retried_when_it_may_be_stored() -> None:
@@ -94,7 +94,7 @@ def test_batch_without_producer_id_is_not_retried_when_it_may_be_stored() -> Non
     script.on(1, "Produce", lose_first(1))
     with pytest.raises(ConnectionLost, match="lost the connection to b1:9092"):
         World(script).run(lambda client: client.produce("t", 0, batch()))
-    assert script.asked[1, "Produce"] == 1
+    assert script.requested[1, "Produce"] == 1
 
 
 def test_missing_response_fails_after_the_request_timeout() -> None:
@@ -116,7 +116,7 @@ def test_acks_zero_does_not_wait_and_close_sends_the_queue() -> None:
         await asyncio.sleep(1)
 
     World(script).run(act)
-    assert script.asked[1, "Produce"] == 1
+    assert script.requested[1, "Produce"] == 1
 
 
 def test_unreachable_cluster_fails_at_once_with_a_hint() -> None:
@@ -170,8 +170,8 @@ def test_concurrent_lookups_share_one_request() -> None:
         await asyncio.gather(*(client.produce("t", 0, batch()) for _ in range(50)))
 
     World(script).run(act)
-    assert script.asked[1, "Metadata"] + script.asked[2, "Metadata"] == 1
-    assert script.asked[1, "Produce"] == 50
+    assert script.requested[1, "Metadata"] + script.requested[2, "Metadata"] == 1
+    assert script.requested[1, "Produce"] == 50
 
 
 def test_cancelled_caller_does_not_close_a_shared_connection() -> None:

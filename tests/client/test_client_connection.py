@@ -36,7 +36,7 @@ def only_request(effects: list[Effect]) -> tuple[framing.RequestHeader, Any]:
     return header, codec.decode_request(header.api_key, header.api_version, frame[position:])
 
 
-def answer(header: framing.RequestHeader, response: Any, version: int | None = None) -> memoryview:
+def response_frame(header: framing.RequestHeader, response: Any, version: int | None = None) -> memoryview:
     spoken = header.api_version if version is None else version
     return frame_of(framing.frame_response(header.api_key, spoken, header.correlation_id, response))
 
@@ -54,7 +54,7 @@ def offers(error_code: int = 0, /, **ranges: tuple[int, int]) -> Any:
 def ready(settings: ClientSettings = SETTINGS, /, **ranges: tuple[int, int]) -> ClientConnection:
     connection = conversation(settings)
     header, _ = only_request(connection.opened(0))
-    connection.received(answer(header, offers(**(ranges or {"heartbeat": (0, 4), "produce": (3, 9)}))), 0)
+    connection.received(response_frame(header, offers(**(ranges or {"heartbeat": (0, 4), "produce": (3, 9)}))), 0)
     assert connection.phase is Phase.READY
     return connection
 
@@ -96,10 +96,10 @@ def test_newer_broker_gets_the_newest_client_version() -> None:
 def test_unsupported_version_with_a_range_retries_in_that_range() -> None:
     connection = conversation()
     header, _ = only_request(connection.opened(0))
-    rejection = answer(header, offers(ErrorCode.UNSUPPORTED_VERSION, versions=(0, 2)), version=0)
+    rejection = response_frame(header, offers(ErrorCode.UNSUPPORTED_VERSION, versions=(0, 2)), version=0)
     again, _ = only_request(connection.received(rejection, 0))
     assert again.api_version == 2
-    connection.received(answer(again, offers(heartbeat=(0, 1))), 0)
+    connection.received(response_frame(again, offers(heartbeat=(0, 1))), 0)
     assert connection.phase is Phase.READY
     assert connection.version_for(HEARTBEAT) == 1
 
@@ -107,9 +107,11 @@ def test_unsupported_version_with_a_range_retries_in_that_range() -> None:
 def test_unsupported_version_without_a_range_retries_version_0() -> None:
     connection = conversation()
     header, _ = only_request(connection.opened(0))
-    again, _ = only_request(connection.received(answer(header, offers(ErrorCode.UNSUPPORTED_VERSION), version=0), 0))
+    again, _ = only_request(
+        connection.received(response_frame(header, offers(ErrorCode.UNSUPPORTED_VERSION), version=0), 0)
+    )
     assert again.api_version == 0
-    connection.received(answer(again, offers(heartbeat=(0, 0))), 0)
+    connection.received(response_frame(again, offers(heartbeat=(0, 0))), 0)
     assert connection.phase is Phase.READY
 
 
@@ -129,7 +131,7 @@ def test_connection_closes_when_every_api_versions_version_is_rejected() -> None
         header, _ = only_request(effects)
         tried.append(header.api_version)
         effects = connection.received(
-            answer(header, offers(ErrorCode.UNSUPPORTED_VERSION, versions=(0, 99)), version=0), 0
+            response_frame(header, offers(ErrorCode.UNSUPPORTED_VERSION, versions=(0, 99)), version=0), 0
         )
     assert tried == list(range(NEWEST, -1, -1))
     assert "supports no version of ApiVersions" in closing(effects)
@@ -138,7 +140,7 @@ def test_connection_closes_when_every_api_versions_version_is_rejected() -> None
 def test_negotiation_error_is_reported() -> None:
     connection = conversation()
     header, _ = only_request(connection.opened(0))
-    effects = connection.received(answer(header, offers(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)), 0)
+    effects = connection.received(response_frame(header, offers(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)), 0)
     assert "rejected ApiVersions: cluster authorization failed" in closing(effects)
 
 
@@ -177,7 +179,7 @@ def test_finalized_features_are_kept() -> None:
     response = offers(heartbeat=(0, 4))
     feature = messages.ApiVersionsResponse.FinalizedFeatureKey
     response.finalized_features = [feature(name="metadata.version", max_version_level=25, min_version_level=25)]
-    connection.received(answer(header, response), 0)
+    connection.received(response_frame(header, response), 0)
     assert connection.features == {"metadata.version": 25}
 
 
@@ -224,7 +226,7 @@ def test_requests_are_queued_until_negotiated_and_sent_in_order() -> None:
     header, _ = only_request(connection.opened(0))
     assert connection.submit(1, heartbeat("one"), 0) == []
     assert connection.submit(2, heartbeat("two"), 0) == []
-    sent = connection.received(answer(header, offers(heartbeat=(0, 4))), 0)
+    sent = connection.received(response_frame(header, offers(heartbeat=(0, 4))), 0)
     assert [only_request([each])[1].group_id for each in sent] == ["one", "two"]
 
 
@@ -234,7 +236,7 @@ def test_response_is_delivered_to_its_ticket() -> None:
     second, _ = only_request(connection.submit(8, heartbeat(), 0))
     assert first.correlation_id != second.correlation_id
     for ticket, header in ((7, first), (8, second)):
-        (delivered,) = connection.received(answer(header, messages.HeartbeatResponse(error_code=ticket)), 0)
+        (delivered,) = connection.received(response_frame(header, messages.HeartbeatResponse(error_code=ticket)), 0)
         assert isinstance(delivered, Deliver)
         assert (delivered.ticket, delivered.response.error_code) == (ticket, ticket)
     assert connection.is_idle
@@ -244,7 +246,7 @@ def test_requests_in_flight_are_limited() -> None:
     connection = ready()
     headers = [only_request(connection.submit(ticket, heartbeat(), 0))[0] for ticket in (1, 2)]
     assert connection.submit(3, heartbeat("third"), 0) == []
-    effects = connection.received(answer(headers[0], messages.HeartbeatResponse()), 0)
+    effects = connection.received(response_frame(headers[0], messages.HeartbeatResponse()), 0)
     assert only_request(effects)[1].group_id == "third"
 
 
@@ -268,7 +270,7 @@ def test_acks_zero_produce_completes_when_sent() -> None:
 def test_throttled_client_pauses_for_the_throttle_time() -> None:
     connection = ready()
     header, _ = only_request(connection.submit(1, heartbeat(), 0))
-    connection.received(answer(header, messages.HeartbeatResponse(throttle_time_ms=300)), 100)
+    connection.received(response_frame(header, messages.HeartbeatResponse(throttle_time_ms=300)), 100)
     assert connection.submit(2, heartbeat(), 150) == []
     assert connection.wake_at_ms <= 400
     assert not connection.time_passed(399)
@@ -307,7 +309,9 @@ def test_broken_stream_closes_the_connection_and_fails_all_requests(
 def test_trailing_bytes_of_a_response_are_ignored() -> None:
     connection = ready()
     header, _ = only_request(connection.submit(1, heartbeat(), 0))
-    (delivered,) = connection.received(memoryview(bytes(answer(header, messages.HeartbeatResponse())) + b"\0"), 0)
+    (delivered,) = connection.received(
+        memoryview(bytes(response_frame(header, messages.HeartbeatResponse())) + b"\0"), 0
+    )
     assert isinstance(delivered, Deliver)
 
 
@@ -370,10 +374,10 @@ def test_requests_are_queued_until_authenticated() -> None:
     connection = conversation(authentication=shake_hands())
     header, _ = only_request(connection.opened(0))
     connection.submit(1, heartbeat(), 0)
-    shake, request = only_request(connection.received(answer(header, offers(heartbeat=(0, 4), sasl=(0, 1))), 0))
+    shake, request = only_request(connection.received(response_frame(header, offers(heartbeat=(0, 4), sasl=(0, 1))), 0))
     assert connection.phase is Phase.AUTHENTICATING
     assert request.mechanism == "PLAIN"
-    sent, _ = only_request(connection.received(answer(shake, messages.SaslHandshakeResponse()), 0))
+    sent, _ = only_request(connection.received(response_frame(shake, messages.SaslHandshakeResponse()), 0))
     assert sent.api_key == HEARTBEAT
 
 
@@ -381,8 +385,8 @@ def test_rejected_authentication_fails_all_requests() -> None:
     connection = conversation(authentication=shake_hands())
     header, _ = only_request(connection.opened(0))
     connection.submit(1, heartbeat(), 0)
-    shake, _ = only_request(connection.received(answer(header, offers(heartbeat=(0, 4), sasl=(0, 1))), 0))
-    effects = connection.received(answer(shake, messages.SaslHandshakeResponse(error_code=33)), 0)
+    shake, _ = only_request(connection.received(response_frame(header, offers(heartbeat=(0, 4), sasl=(0, 1))), 0))
+    effects = connection.received(response_frame(shake, messages.SaslHandshakeResponse(error_code=33)), 0)
     assert str(failures(effects)[1]) == "no such mechanism"
     assert "rejected the authentication" in closing(effects)
 
@@ -391,7 +395,7 @@ def test_missing_sasl_support_is_reported() -> None:
     connection = conversation(authentication=shake_hands())
     header, _ = only_request(connection.opened(0))
     connection.submit(1, heartbeat(), 0)
-    effects = connection.received(answer(header, offers(heartbeat=(0, 4))), 0)
+    effects = connection.received(response_frame(header, offers(heartbeat=(0, 4))), 0)
     assert "does not support SaslHandshake" in str(failures(effects)[1])
 
 
@@ -400,12 +404,12 @@ def test_time_in_the_queue_does_not_count_as_response_time() -> None:
     connection = ready(ClientSettings(requests_in_flight_max=1, request_timeout_ms=1000))
     header, _ = only_request(connection.submit(1, heartbeat(), 0))
     connection.submit(2, heartbeat(), 0)
-    queued, _ = only_request(connection.received(answer(header, messages.HeartbeatResponse()), 900))
+    queued, _ = only_request(connection.received(response_frame(header, messages.HeartbeatResponse()), 900))
     assert not connection.time_passed(1000)
     assert connection.wake_at_ms == 1900
     assert not connection.time_passed(1899)
     assert connection.phase is Phase.READY
-    delivered = connection.received(answer(queued, messages.HeartbeatResponse()), 1899)
+    delivered = connection.received(response_frame(queued, messages.HeartbeatResponse()), 1899)
     assert [each.ticket for each in delivered if isinstance(each, Deliver)] == [2]
 
 

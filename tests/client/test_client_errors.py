@@ -73,8 +73,8 @@ def test_stale_metadata_errors_are_retriable() -> None:
 
 
 def test_unreachable_error_names_addresses_with_a_hint() -> None:
-    refused = ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 9092)")
-    local = cannot_reach([(Address("localhost", 9092), refused)])
+    rejected = ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 9092)")
+    local = cannot_reach([(Address("localhost", 9092), rejected)])
     assert str(local) == ("cannot reach localhost:9092: connection refused; is the broker running? try: moldau start")
     far = cannot_reach(
         [

@@ -80,10 +80,10 @@ def healthy(isr: tuple[int, ...] = (1, 2), leader: int = 1, fenced: tuple[int, .
     whole = script.metadata
 
     def metadata(request: Any) -> Any:
-        answer = whole(request)
-        for topic in answer.topics:
+        response = whole(request)
+        for topic in response.topics:
             topic.partitions[0].isr_nodes = list(isr)
-        return answer
+        return response
 
     for node in (1, 2):
         script.on(node, "Metadata", metadata)
@@ -95,9 +95,9 @@ def healthy(isr: tuple[int, ...] = (1, 2), leader: int = 1, fenced: tuple[int, .
     return script
 
 
-def on_both(script: Script, api: str, answer: Any) -> None:
+def on_both(script: Script, api: str, response: Any) -> None:
     for node in (1, 2):
-        script.on(node, api, answer)
+        script.on(node, api, response)
 
 
 def test_ongoing_reassignments_have_origin_and_target() -> None:
@@ -120,7 +120,7 @@ def test_lost_controller_is_replaced_by_another() -> None:
     script.on(2, "ListPartitionReassignments", vanish)
     script.on(1, "ListPartitionReassignments", lambda _: moving())
     assert World(script).run(lambda client: Reassignments(client).ongoing()) == {}
-    assert script.asked[1, "ListPartitionReassignments"] == 1
+    assert script.requested[1, "ListPartitionReassignments"] == 1
 
 
 def test_alter_reassigns_and_cancels_in_one_request() -> None:
@@ -171,11 +171,11 @@ def test_active_observer_is_the_current_directory_not_a_lost_one() -> None:
     script = Script()
     lost, found = observer(1, 7_000), observer(2, 9_900)
 
-    def answer(_: Any) -> Any:
-        looks = script.asked[1, "DescribeQuorum"] + script.asked[2, "DescribeQuorum"]
+    def response(_: Any) -> Any:
+        looks = script.requested[1, "DescribeQuorum"] + script.requested[2, "DescribeQuorum"]
         return quorum(observers=(lost,) if looks < 3 else (lost, found))
 
-    on_both(script, "DescribeQuorum", answer)
+    on_both(script, "DescribeQuorum", response)
     observers = World(script).run(lambda client: Quorum(client).active_observers(4))
     assert [each.directory_id for each in observers] == [bytes([2]) * 16]
     on_both(script, "DescribeQuorum", lambda _: quorum(observers=(lost,)))
@@ -199,14 +199,14 @@ def test_missing_controller_is_reported_once() -> None:
         World(script).run(lambda client: Reassignments(client).ongoing())
     with pytest.raises(RequestTimedOut, match="no active controller responded"):
         World(script).run(lambda client: Reassignments(client).elect(Election.PREFERRED, None))
-    asked = sum(count for (_, api), count in script.asked.items() if api not in ("ApiVersions", "Metadata"))
-    assert asked == 3
+    requested = sum(count for (_, api), count in script.requested.items() if api not in ("ApiVersions", "Metadata"))
+    assert requested == 3
 
 
 def test_unknown_broker_cannot_be_unregistered() -> None:
     script = Script()
-    answer = messages.UnregisterBrokerResponse(error_code=102, error_message="Broker ID 9 is not registered")
-    script.on(2, "UnregisterBroker", lambda _: answer)
+    response = messages.UnregisterBrokerResponse(error_code=102, error_message="Broker ID 9 is not registered")
+    script.on(2, "UnregisterBroker", lambda _: response)
     with pytest.raises(BrokerIdNotRegistered):
         World(script).run(lambda client: Brokers(client).unregister(9))
 
@@ -242,11 +242,11 @@ def test_internal_topics_with_too_few_replicas_get_advice(is_internal: bool) -> 
     whole = script.metadata
 
     def metadata(request: Any) -> Any:
-        answer = whole(request)
-        for topic in answer.topics:
+        response = whole(request)
+        for topic in response.topics:
             topic.is_internal = is_internal
             topic.partitions[0].replica_nodes = topic.partitions[0].isr_nodes = [1]
-        return answer
+        return response
 
     on_both(script, "Metadata", metadata)
     on_both(script, "DescribeConfigs", lambda _: min_isr(1))

@@ -72,7 +72,7 @@ def test_failure_does_not_invalidate_newer_metadata() -> None:
         await client.retry(attempt, about="t")
 
     World(script).run(act)
-    assert script.asked[1, "Metadata"] + script.asked[2, "Metadata"] == 2
+    assert script.requested[1, "Metadata"] + script.requested[2, "Metadata"] == 2
 
 
 @pytest.mark.proves("H3", part="clients learn the new leader")
@@ -80,11 +80,11 @@ def test_known_topic_is_retried_until_the_timeout() -> None:
     script = Script()
     world = World(script)
 
-    def answer(_: Any) -> Any:
+    def response(_: Any) -> Any:
         passed_s = world.loop.time() - 1000
         return produced(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if passed_s < 5 else ErrorCode.NONE)
 
-    script.on(1, "Produce", answer)
+    script.on(1, "Produce", response)
     assert world.run(lambda client: client.produce("t", 0, batch(4))).base_offset == 7
 
 
@@ -136,7 +136,7 @@ def test_another_broker_is_preferred_after_stale_metadata(code: ErrorCode) -> No
     script = Stale(code)
     world = World(script, bootstrap="b1:9092")
     assert world.run(lambda client: client.produce("t", 0, batch(4))).base_offset == 9
-    assert script.asked[1, "Produce"] == 1
+    assert script.requested[1, "Produce"] == 1
 
 
 @pytest.mark.proves("H3", part="clients learn the new leader")
@@ -145,9 +145,9 @@ def test_unknown_topic_is_looked_up_at_another_broker() -> None:
 
     def not_yet(request: Any) -> Any:
         known, script.topics = script.topics, {}
-        answer = script.metadata(request)
+        response = script.metadata(request)
         script.topics = known
-        return answer
+        return response
 
     script.on(1, "Metadata", not_yet)
     script.on(1, "Produce", lambda _: produced())
@@ -195,12 +195,12 @@ def close(_: Any) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("answer", [close, lambda _: None])
+@pytest.mark.parametrize("response", [close, lambda _: None])
 @pytest.mark.parametrize("api", ["ApiVersions", "Metadata"])
 @pytest.mark.proves("H3", part="clients learn the new leader")
-def test_unresponsive_bootstrap_server_is_skipped(seed: int, answer: Any, api: str) -> None:
+def test_unresponsive_bootstrap_server_is_skipped(seed: int, response: Any, api: str) -> None:
     script = Script()
-    script.on(1, api, answer)
+    script.on(1, api, response)
     world = Seeded(script)
     world.seed = seed
     assert world.run(lambda client: client.describe_topic("t")).name == "t"
@@ -225,7 +225,7 @@ def test_executed_request_is_not_sent_to_the_next_bootstrap_server() -> None:
         script.on(node, "DescribeCluster", close)
     with pytest.raises(ConnectionLost):
         World(script).run(lambda client: client.describe_cluster())
-    assert script.asked[1, "DescribeCluster"] + script.asked[2, "DescribeCluster"] == 1
+    assert script.requested[1, "DescribeCluster"] + script.requested[2, "DescribeCluster"] == 1
 
 
 # Bounds on time
@@ -294,7 +294,7 @@ def test_shared_lookup_is_not_bound_by_its_first_callers_deadline() -> None:
         return await patient
 
     assert world.run(act).base_offset == 7
-    assert script.asked[1, "Metadata"] + script.asked[2, "Metadata"] == 2
+    assert script.requested[1, "Metadata"] + script.requested[2, "Metadata"] == 2
 
 
 def test_fetch_may_wait_longer_than_the_call_timeout() -> None:

@@ -28,17 +28,17 @@ def fetched(offset: int) -> Any:
     return response(topics=[response.OffsetFetchResponseTopic(name="t", partitions=[part])])
 
 
-def in_turn(*answers: Any) -> Any:
+def in_turn(*responses: Any) -> Any:
     """The last one again and again; an exception ends the connection."""
-    left = list(answers)
+    left = list(responses)
 
-    def answer(_: Any) -> Any:
+    def response(_: Any) -> Any:
         said = left.pop(0) if len(left) > 1 else left[0]
         if isinstance(said, Exception):
             raise said
         return said
 
-    return answer
+    return response
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_offsets_are_fetched_from_the_current_coordinator() -> None:
     loading = messages.OffsetFetchResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     script.on(2, "OffsetFetch", in_turn(loading, fetched(17)))
     assert World(script).run(lambda client: Groups(client).offsets("g")) == {TopicPartition("t", 0): 17}
-    assert [script.asked[node, "OffsetFetch"] for node in (1, 2)] == [1, 2]
+    assert [script.requested[node, "OffsetFetch"] for node in (1, 2)] == [1, 2]
 
 
 def test_non_retriable_coordinator_error_is_raised_at_once() -> None:
@@ -103,7 +103,7 @@ def test_non_retriable_coordinator_error_is_raised_at_once() -> None:
         script.on(node, "ListGroups", in_turn(listed(code=ErrorCode.GROUP_AUTHORIZATION_FAILED)))
     with pytest.raises(GroupAuthorizationFailed):
         World(script).run(lambda client: Groups(client).all())
-    assert script.asked[1, "ListGroups"] == 1
+    assert script.requested[1, "ListGroups"] == 1
 
 
 def test_broker_with_a_changed_address_is_found() -> None:
@@ -115,8 +115,8 @@ def test_broker_with_a_changed_address_is_found() -> None:
         await client.refresh([])
         client.metadata.brokers[NodeId(2)] = BrokerView(NodeId(2), Address("nowhere", 9092))  # before it moved
         request = messages.OffsetFetchRequest(group_id="g", topics=None)
-        answer = await Coordinator(client, "g", GROUP_KEY).send(request, single_error_code, version_at_most=7)
-        return answer.topics[0].partitions[0].committed_offset
+        response = await Coordinator(client, "g", GROUP_KEY).send(request, single_error_code, version_at_most=7)
+        return response.topics[0].partitions[0].committed_offset
 
     assert World(script).run(ask) == 17
 
@@ -158,7 +158,7 @@ def offsets_deleted(code: int) -> Any:
 
 @pytest.mark.parametrize("code", TROUBLES)
 @pytest.mark.parametrize(
-    ("api", "answer", "call"),
+    ("api", "response", "call"),
     [
         ("OffsetCommit", committed, lambda groups: groups.commit("g", {PLACE: 5})),
         ("DescribeGroups", described, lambda groups: groups.describe("g")),
@@ -167,11 +167,11 @@ def offsets_deleted(code: int) -> Any:
     ],
 )
 @pytest.mark.proves("A4", part="groups")
-def test_coordinator_request_is_retried_while_loading(api: str, answer: Any, call: Any, code: ErrorCode) -> None:
+def test_coordinator_request_is_retried_while_loading(api: str, response: Any, call: Any, code: ErrorCode) -> None:
     script = coordinated(Script())
-    script.on(2, api, in_turn(answer(code), answer(0)))
+    script.on(2, api, in_turn(response(code), response(0)))
     World(script).run(lambda client: call(Groups(client)))
-    assert script.asked[2, api] == 2
+    assert script.requested[2, api] == 2
 
 
 @pytest.mark.proves("A4", part="groups")
@@ -182,7 +182,7 @@ def test_delete_group_is_not_retried_after_a_lost_response() -> None:
     )
     with pytest.raises(ConnectionLost):
         World(script).run(lambda client: Groups(client).delete("g"))
-    assert script.asked[2, "DeleteGroups"] == 1
+    assert script.requested[2, "DeleteGroups"] == 1
 
 
 def test_consumer_group_is_described_once_its_coordinator_has_loaded() -> None:

@@ -125,9 +125,9 @@ def test_waiting_batches_use_a_new_producer_id_after_a_failure() -> None:
 
 def test_produce_works_when_producer_ids_are_denied() -> None:
     script = RecordingScript(0, LOST)
-    refused = messages.InitProducerIdResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    rejected = messages.InitProducerIdResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     for node in (1, 2):
-        script.on(node, "InitProducerId", lambda _: refused)
+        script.on(node, "InitProducerId", lambda _: rejected)
 
     async def act(client: AsyncClient) -> None:
         await client.produce("t", 0, [RECORD])
@@ -136,7 +136,7 @@ def test_produce_works_when_producer_ids_are_denied() -> None:
 
     World(script).run(act)
     assert script.sent == [(NO_PRODUCER_ID, -1, -1)] * 2
-    assert script.asked[1, "InitProducerId"] + script.asked[2, "InitProducerId"] == 1
+    assert script.requested[1, "InitProducerId"] + script.requested[2, "InitProducerId"] == 1
 
 
 @pytest.mark.parametrize("acks", [0, 1])

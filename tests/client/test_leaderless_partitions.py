@@ -69,9 +69,9 @@ def test_leaderless_partition_does_not_delay_the_others(capsys: pytest.CaptureFi
     began_ms = world.loop.now_ms()
     world.run(read)
     took_s = (world.loop.now_ms() - began_ms) / 1000
-    assert script.asked[1, "Fetch"] >= 2000
-    asked = script.asked[1, "Metadata"] + script.asked[2, "Metadata"]
-    assert asked <= 3 + took_s / RETRY_S, "looked up again at every turn"
+    assert script.requested[1, "Fetch"] >= 2000
+    requested = script.requested[1, "Metadata"] + script.requested[2, "Metadata"]
+    assert requested <= 3 + took_s / RETRY_S, "looked up again at every turn"
     assert capsys.readouterr().err == "partition 1 of topic t has no leader at the moment; retrying\n"
 
 

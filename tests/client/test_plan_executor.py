@@ -37,7 +37,7 @@ class StoringScript(Script):
         super().__init__(brokers=len(BROKERS))
         self.topics["u"] = bytes(16)
         self.settings: dict[str, dict[str, str]] = {}
-        self.refuses: str | None = None
+        self.rejects: str | None = None
         self.serving: tuple[int, ...] = BROKERS
         for node in BROKERS:
             self.on(node, "DescribeCluster", lambda _: self._cluster())
@@ -46,7 +46,7 @@ class StoringScript(Script):
             self.on(node, "ListPartitionReassignments", lambda _: messages.ListPartitionReassignmentsResponse())
 
     def changes(self) -> int:
-        return sum(count for (_, api), count in self.asked.items() if api in CHANGES)
+        return sum(count for (_, api), count in self.requested.items() if api in CHANGES)
 
     def _cluster(self) -> Any:
         response = messages.DescribeClusterResponse
@@ -54,29 +54,31 @@ class StoringScript(Script):
         return response(cluster_id="scripted", controller_id=2, brokers=brokers)
 
     def _describe(self, request: Any) -> Any:
-        (asked,) = request.resources
+        (requested,) = request.resources
         response = messages.DescribeConfigsResponse
-        result = response.DescribeConfigsResult(resource_type=asked.resource_type, resource_name=asked.resource_name)
-        is_topic = asked.resource_type == ResourceKind.TOPIC
-        if is_topic and asked.resource_name not in self.topics:
+        result = response.DescribeConfigsResult(
+            resource_type=requested.resource_type, resource_name=requested.resource_name
+        )
+        is_topic = requested.resource_type == ResourceKind.TOPIC
+        if is_topic and requested.resource_name not in self.topics:
             result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         source = ConfigSource.TOPIC if is_topic else ConfigSource.DYNAMIC_BROKER
         result.configs = [
             response.DescribeConfigsResourceResult(name=name, value=text, config_source=source)
-            for name, text in self.settings.get(asked.resource_name, {}).items()
+            for name, text in self.settings.get(requested.resource_name, {}).items()
         ]
         return response(results=[result])
 
     def _alter(self, request: Any) -> Any:
-        (asked,) = request.resources
+        (requested,) = request.resources
         response = messages.IncrementalAlterConfigsResponse
         result = response.AlterConfigsResourceResponse(
-            resource_type=asked.resource_type, resource_name=asked.resource_name
+            resource_type=requested.resource_type, resource_name=requested.resource_name
         )
-        if asked.resource_name == self.refuses:
+        if requested.resource_name == self.rejects:
             result.error_code = ErrorCode.INVALID_CONFIG
         else:
-            self._change(self.settings.setdefault(asked.resource_name, {}), asked.configs)
+            self._change(self.settings.setdefault(requested.resource_name, {}), requested.configs)
         return response(responses=[result])
 
     def _change(self, kept: dict[str, str], changes: Any) -> None:
@@ -96,10 +98,10 @@ async def begin(client: AsyncClient) -> tuple[Assignment, Outcomes]:
     return await PlanExecutor(client).begin(PLAN, throttle_bytes=1000)
 
 
-@pytest.mark.parametrize("refuses", ["1", "3", "t", "u"])
-def test_throttles_are_restored_after_a_partial_failure(refuses: str) -> None:
+@pytest.mark.parametrize("rejects", ["1", "3", "t", "u"])
+def test_throttles_are_restored_after_a_partial_failure(rejects: str) -> None:
     script = StoringScript()
-    script.refuses = refuses
+    script.rejects = rejects
     with pytest.raises(InvalidConfig):
         World(script).run(begin)
     assert script.kept() == {}
@@ -108,7 +110,7 @@ def test_throttles_are_restored_after_a_partial_failure(refuses: str) -> None:
 def test_unavailable_broker_is_not_throttled_and_can_be_drained() -> None:
     script = StoringScript()
     script.serving = (2, 3)
-    script.refuses = "1"
+    script.rejects = "1"
     script.on(2, "AlterPartitionReassignments", lambda _: messages.AlterPartitionReassignmentsResponse())
     before, _ = World(script).run(begin)
     assert before == BEFORE
@@ -120,7 +122,7 @@ def test_previous_throttles_are_restored_after_a_failure() -> None:
     script = StoringScript()
     rates, lists = {LEADER_RATE: "5", FOLLOWER_RATE: "6"}, {LEADER_REPLICAS: "7:1", FOLLOWER_REPLICAS: "7:2"}
     script.settings = {"1": dict(rates), "t": dict(lists)}
-    script.refuses = "u"
+    script.rejects = "u"
 
     async def add(client: AsyncClient) -> None:
         await PlanExecutor(client).throttles.apply(BEFORE, PLAN, 1000, serving=BROKERS, keeps_others=True)
@@ -128,7 +130,7 @@ def test_previous_throttles_are_restored_after_a_failure() -> None:
     with pytest.raises(InvalidConfig):
         World(script).run(add)
     assert script.kept() == {"1": rates, "t": lists}
-    script.refuses = None
+    script.rejects = None
     World(script).run(add)
     assert script.kept()["t"] == {LEADER_REPLICAS: "7:1,0:1,0:2", FOLLOWER_REPLICAS: "7:2,0:3"}
     assert script.kept()["1"] == {LEADER_RATE: "1000", FOLLOWER_RATE: "1000"}
@@ -175,7 +177,7 @@ def test_topic_unknown_to_a_lagging_broker_is_not_gone() -> None:
     up_to_date = script.metadata
 
     def late(request: Any) -> Any:
-        is_early = script.asked[1, "Metadata"] + script.asked[2, "Metadata"] + script.asked[3, "Metadata"] < 4
+        is_early = sum(script.requested[node, "Metadata"] for node in (1, 2, 3)) < 4
         script.topics = {"t": bytes(range(16))} if is_early else {"t": bytes(range(16)), "u": bytes(16)}
         return up_to_date(request)
 

@@ -47,19 +47,19 @@ def marked(code: int = 0) -> Any:
 
 def test_list_transactions_is_retried_while_loading() -> None:
     script = Script()
-    answers = [listing(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), listing()]
+    responses = [listing(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), listing()]
     script.on(1, "ListTransactions", lambda _: listing())
-    script.on(2, "ListTransactions", lambda _: answers.pop(0))
+    script.on(2, "ListTransactions", lambda _: responses.pop(0))
     (found,) = World(script).run(lambda client: Transactions(client).all())
     assert (found.transactional_id, found.coordinator) == ("x", 2)
 
 
 def moved(script: Script, rejection: Any) -> Any:
-    def answer(_: Any) -> Any:
+    def response(_: Any) -> Any:
         script.leader, script.leader_epoch = 2, 6
         return rejection
 
-    return answer
+    return response
 
 
 def test_producers_are_described_by_the_current_leader() -> None:
@@ -75,7 +75,7 @@ def test_abort_marker_is_written_by_the_current_leader() -> None:
     script.on(1, "WriteTxnMarkers", moved(script, marked(ErrorCode.NOT_LEADER_OR_FOLLOWER)))
     script.on(2, "WriteTxnMarkers", lambda _: marked())
     World(script).run(lambda client: Transactions(client).abort(HANGING))
-    assert [script.asked[node, "WriteTxnMarkers"] for node in (1, 2)] == [1, 1]
+    assert [script.requested[node, "WriteTxnMarkers"] for node in (1, 2)] == [1, 1]
 
 
 @pytest.mark.parametrize(

@@ -37,9 +37,9 @@ def _with_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
 class TransactionalScript(Script):
     """Broker 1 leads the partition, broker 2 coordinates. While it loses, batches arrive without a response."""
 
-    def __init__(self, *answers: Any) -> None:
+    def __init__(self, *responses: Any) -> None:
         super().__init__(2)
-        self._answers = list(answers)
+        self._responses = list(responses)
         self.loses = False
         self.epoch = -1
         self.calls: list[str] = []
@@ -73,7 +73,7 @@ class TransactionalScript(Script):
         self.sent.append((header.producer_epoch, header.base_sequence))
         if self.loses:
             raise ConnectionResetError
-        return self._answers.pop(0) if self._answers else produced()
+        return self._responses.pop(0) if self._responses else produced()
 
 
 def run(script: Script, act: Callable[[TransactionalProducer], Any], **settings: Any) -> Any:
@@ -205,10 +205,10 @@ class LossyClient(AsyncClient):
     is_deaf = False
 
     async def send(self, request: Any, **how: Any) -> Any:
-        answer = await super().send(request, **how)
+        response = await super().send(request, **how)
         if self.is_deaf and isinstance(request, messages.ProduceRequest):
             raise ResponseTimeout("no response", was_sent=True)
-        return answer
+        return response
 
 
 async def committed_values(client: AsyncClient, topic: str) -> list[bytes | None]:

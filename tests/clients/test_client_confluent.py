@@ -156,9 +156,9 @@ def test_missing_topic_is_unknown(
 ) -> None:
     described: Any = admin_client.list_topics(topic_name, timeout=WAIT_S).topics[topic_name]
     assert described.error.code() == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    with pytest.raises(Rejected) as refused:
+    with pytest.raises(Rejected) as rejected:
         confluent.watermarks(topic_name)
-    assert refused.value.code == library.KafkaError._UNKNOWN_PARTITION
+    assert rejected.value.code == library.KafkaError._UNKNOWN_PARTITION
     producer = library.Producer(
         {"bootstrap.servers": broker.bootstrap_servers, "topic.metadata.propagation.max.ms": 100}
     )
@@ -244,15 +244,15 @@ def test_broker_configs_are_described_and_altered(
         assert confluent.config(topic)["retention.ms"] == expected
     entry = admin.ConfigEntry("node.id", "7", incremental_operation=admin.AlterConfigOpType.SET)
     change = admin.ConfigResource(admin.RESOURCE_BROKER, broker_id, incremental_configs=[entry])
-    with pytest.raises(Rejected) as refused:
+    with pytest.raises(Rejected) as rejected:
         result_of(admin_client.incremental_alter_configs([change]))
-    assert refused.value.code in (ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST)
+    assert rejected.value.code in (ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST)
 
 
 def test_more_replicas_than_brokers_are_rejected(admin_client: admin.AdminClient, topic_name: str) -> None:
-    with pytest.raises(Rejected) as refused:
+    with pytest.raises(Rejected) as rejected:
         result_of(admin_client.create_topics([admin.NewTopic(topic_name, 1, replication_factor=2)]))
-    assert refused.value.code == ErrorCode.INVALID_REPLICATION_FACTOR
+    assert rejected.value.code == ErrorCode.INVALID_REPLICATION_FACTOR
 
 
 def test_replicas_are_assigned_manually(
@@ -261,9 +261,9 @@ def test_replicas_are_assigned_manually(
     node = confluent.cluster().controller_id
     result_of(admin_client.create_topics([admin.NewTopic(topic_name, 2, replica_assignment=[[node], [node]])]))
     assert confluent.partition_count(topic_name) == 2
-    with pytest.raises(Rejected) as refused:
+    with pytest.raises(Rejected) as rejected:
         result_of(admin_client.create_topics([admin.NewTopic(f"{topic_name}-2", 1, replica_assignment=[[node + 1]])]))
-    assert refused.value.code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert rejected.value.code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
 def test_topic_is_described_with_its_id(admin_client: admin.AdminClient, topic: str) -> None:

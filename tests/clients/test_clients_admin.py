@@ -42,9 +42,9 @@ def test_topic_configs_are_described_and_altered(client: KafkaClient, topic_name
 @pytest.mark.proves("T1")
 def test_altered_config_takes_effect_at_once(client: KafkaClient, topic: str) -> None:
     client.alter_config(topic, {"max.message.bytes": "1000"})
-    with pytest.raises(Rejected) as refused:
+    with pytest.raises(Rejected) as rejected:
         client.produce(topic, [Sent(bytes(2000))])
-    assert refused.value.code == ErrorCode.MESSAGE_TOO_LARGE
+    assert rejected.value.code == ErrorCode.MESSAGE_TOO_LARGE
     client.alter_config(topic, {"max.message.bytes": "3000"})
     assert client.produce(topic, [Sent(bytes(2000))]) == [0]
 

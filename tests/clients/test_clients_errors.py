@@ -39,7 +39,7 @@ def test_topic_names_that_collide_in_metrics_are_rejected(client: KafkaClient, t
 @pytest.mark.parametrize("partitions", [0, -2])
 def test_topic_needs_at_least_one_partition(client: KafkaClient, topic_name: str, partitions: int) -> None:
     if partitions < 0 and client.name == "confluent-kafka":
-        pytest.skip("librdkafka refuses this by itself")
+        pytest.skip("librdkafka rejects this itself")
     with pytest.raises(Rejected) as rejected:
         client.create_topic(topic_name, partitions=partitions)
     assert code_of(rejected) is ErrorCode.INVALID_PARTITIONS

@@ -145,7 +145,7 @@ class Rounds:
         }[kind]
         task = asyncio.create_task(work())
         while self._detour.held == held:
-            assert not task.done(), f"round {number}: {kind} was answered before it was held: {task}"
+            assert not task.done(), f"round {number}: {kind} got its response before it was held: {task}"
             await asyncio.sleep(0.001)
         return task
 

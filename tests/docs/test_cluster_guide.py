@@ -23,7 +23,7 @@ COMMAND_S_MAX: Final = 90
 STOP_S_MAX: Final = 60
 
 pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="only Linux answers on all of 127.0.0.0/8"),
+    pytest.mark.skipif(sys.platform != "linux", reason="only Linux responses on all of 127.0.0.0/8"),
     pytest.mark.timeout(400),
     pytest.mark.proves("H8"),
 ]

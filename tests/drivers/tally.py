@@ -42,8 +42,8 @@ class Tally:
         done = [ticket for ticket, mark in self._waiting.items() if mark <= total]
         for ticket in done:
             del self._waiting[ticket]
-        answers: dict[Ticket, int | KafkaError] = {REQUESTER: total, **dict.fromkeys(done, total)}
-        return Decision(list(numbers), answers, effects=[("added", total)] if numbers else ())
+        responses: dict[Ticket, int | KafkaError] = {REQUESTER: total, **dict.fromkeys(done, total)}
+        return Decision(list(numbers), responses, effects=[("added", total)] if numbers else ())
 
     def decide_wait(self, mark: int, ticket: Ticket) -> Decision[int, int]:
         if self.sum >= mark:
@@ -52,8 +52,8 @@ class Tally:
         return Decision()
 
     def decide_turn_away(self) -> Decision[int, int]:
-        refused = InvalidRequest("go away")
-        return Decision(responses={REQUESTER: 0, **dict.fromkeys(self._waiting, refused)})
+        rejected = InvalidRequest("go away")
+        return Decision(responses={REQUESTER: 0, **dict.fromkeys(self._waiting, rejected)})
 
     def decide_timer(self, event: Hashable, delay_ms: float | None) -> Decision[int, None]:
         return respond(None, timers=[CancelTimer(event) if delay_ms is None else SetTimer(event, delay_ms)])

@@ -28,10 +28,10 @@ def now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def time_of_rejection(answer: "asyncio.Future[int]") -> float:
+async def time_of_rejection(response: "asyncio.Future[int]") -> float:
     """Wait for the rejection of a request; return its time."""
     with pytest.raises(CoordinatorNotAvailable):
-        await answer
+        await response
     return now_s()
 
 
@@ -97,12 +97,12 @@ def test_waiting_request_without_records_does_not_time_out() -> None:
     async def act(driver: Driver) -> None:
         waiting = wait(driver, 10)
         await asyncio.sleep(30)
-        answer = add(driver, 10)
+        response = add(driver, 10)
         await turn()
         decided_s = now_s()
         assert not waiting.done()
         assert await time_of_rejection(waiting) - decided_s == pytest.approx(5)
-        await time_of_rejection(answer)
+        await time_of_rejection(response)
 
     scene.run(act)
 

@@ -62,11 +62,11 @@ def test_new_term_rebuilds_the_machine_from_the_log_alone() -> None:
         await driver.lead()
         assert await driver.read(lambda machine: machine.numbers) == [100, 200]
         assert len(scene.machines) == 2
-        answer = add(driver, 3)
+        response = add(driver, 3)
         await turn()
         assert scene.log.records == [100, 200, 3]
         scene.log.commit()
-        assert await answer == 303
+        assert await response == 303
 
     scene.run(act)
 
@@ -144,9 +144,9 @@ def test_not_leader_error_of_the_log_ends_the_term() -> None:
 
     async def act(driver: Driver) -> None:
         scene.log.failure = NotLeaderOrFollower("epoch 7 has begun")
-        answer = add(driver, 1)
+        response = add(driver, 1)
         with pytest.raises(NotController):
-            await answer
+            await response
         assert not driver.is_leading
 
     scene.run(act)
@@ -167,17 +167,17 @@ def test_failed_append_rejects_the_decision_and_keeps_the_leadership(
 
     async def act(driver: Driver) -> None:
         scene.log.failure = error
-        answer = add(driver, 1)
+        response = add(driver, 1)
         with pytest.raises(expected, match=r"No space left|two are needed|see the broker.s log"):
-            await answer
+            await response
         with pytest.raises(CoordinatorLoadInProgress):
             await add(driver, 1)
         await asyncio.sleep(0.1)
         assert await driver.read(lambda machine: machine.sum) == 5
-        answer = add(driver, 2)
+        response = add(driver, 2)
         await turn()
         scene.log.commit()
-        assert await answer == 7
+        assert await response == 7
 
     scene.run(act)
 
@@ -191,9 +191,9 @@ def test_failed_append_does_not_affect_later_decisions() -> None:
         await turn()
         assert scene.log.records == [1]
         scene.log.failure = ValueError("a number that has no place in its record")
-        refused = add(driver, 2)
+        rejected = add(driver, 2)
         with pytest.raises(UnknownServerFailure):
-            await refused
+            await rejected
         for each in (waits, written):
             with pytest.raises(NotCoordinator):
                 await each
@@ -211,10 +211,10 @@ def test_excess_waiting_requests_are_rejected() -> None:
             await add(driver, 1)
         scene.log.commit()
         assert await asyncio.gather(*pending[:2]) == [1, 2]
-        answer = add(driver, 1)
+        response = add(driver, 1)
         await turn()
         scene.log.commit()
-        assert await answer == 3
+        assert await response == 3
 
     scene.run(act)
 
@@ -299,11 +299,11 @@ def test_observer_is_notified_of_applied_and_committed_records() -> None:
 
     async def act(driver: Driver) -> None:
         assert watcher.calls == [("applied", 5, 1), ("committed", 0, 1)]
-        answer = add(driver, 2)
+        response = add(driver, 2)
         await turn()
         scene.log.commit()
         assert watcher.calls[2:] == [("applied", 7, 2), ("committed", 0, 1), ("committed", 0, 2)]
-        assert await answer == 7
+        assert await response == 7
         driver.resign()
         assert watcher.calls[-1] == ("discarded", 0, 0)
 
@@ -316,12 +316,12 @@ def test_resigned_driver_does_not_lead_again_after_a_failed_append() -> None:
 
     async def act(driver: Driver) -> None:
         scene.log.failure = OSError(errno.ENOSPC, "No space left on device")
-        refused = add(driver, 1)
+        rejected = add(driver, 1)
         await asyncio.sleep(0)
         driver.flush()  # the disk is full, so the machine must be rebuilt from the log
         driver.resign()
         with pytest.raises(StorageFailed):
-            await refused
+            await rejected
         await turn()
         assert not driver.is_leading
         assert len(scene.machines) == 1

@@ -196,8 +196,8 @@ def test_fetch_beyond_the_leaders_log_does_not_count() -> None:
         forged = m.FetchRequest(
             session_epoch=-1, replica_state=m.FetchRequest.ReplicaState(replica_id=3), topics=[topic], max_wait_ms=0
         )
-        answer = await quorum.ask(leader, forged)
-        partition_response = answer.responses[0].partitions[0]
+        response = await quorum.ask(leader, forged)
+        partition_response = response.responses[0].partitions[0]
         assert (partition_response.error_code, partition_response.diverging_epoch.epoch) == (0, 1)
         assert metadata.describe().high_watermark <= metadata.end_offset < 10**6
 
@@ -221,8 +221,8 @@ def test_fetch_beyond_the_leaders_log_does_not_count() -> None:
 )
 def test_requests_for_other_topics_are_rejected(request_of: Any) -> None:
     async def script(quorum: Quorum) -> None:
-        answer = await quorum.ask(await quorum.leader(), request_of())
-        assert answer.error_code == ErrorCode.INVALID_REQUEST
+        response = await quorum.ask(await quorum.leader(), request_of())
+        assert response.error_code == ErrorCode.INVALID_REQUEST
 
     on_quorum(script)
 
@@ -256,8 +256,8 @@ def test_partition_outside_the_quorum_is_unknown(name: str, partition: int, vers
 
 def test_describe_quorum_without_partitions_returns_none() -> None:
     async def script(quorum: Quorum) -> None:
-        answer = await quorum.ask(await quorum.leader(), m.DescribeQuorumRequest(topics=[]))
-        assert (answer.error_code, list(answer.topics)) == (ErrorCode.NONE, [])
+        response = await quorum.ask(await quorum.leader(), m.DescribeQuorumRequest(topics=[]))
+        assert (response.error_code, list(response.topics)) == (ErrorCode.NONE, [])
 
     on_quorum(script)
 

@@ -186,8 +186,8 @@ def test_snapshot_chunks_are_bounded_and_served_by_the_leader_only() -> None:
                 position=position,
             )
             topic = wire.TopicSnapshot(name="__cluster_metadata", partitions=[partition])
-            answer = await quorum.ask(node_id, wire(topics=[topic], max_bytes=100, replica_id=-1))
-            found = answer.topics[0].partitions[0]
+            response = await quorum.ask(node_id, wire(topics=[topic], max_bytes=100, replica_id=-1))
+            found = response.topics[0].partitions[0]
             return ErrorCode(found.error_code), found.size, bytes(found.unaligned_records)
 
         epoch = quorum.metadata(leader).epoch

@@ -38,17 +38,17 @@ class Storm:
         self.chance = chance
         self.members = members
         self.last_acknowledged = 0
-        self.asked = 0
+        self.requested = 0
         self.strikes = 0
         self.values: dict[int, str | None] = {}  # by the offset of the image
 
     async def write_on(self) -> None:
         """Write one value after the other: acknowledged values must never be missing."""
-        while self.strikes < STRIKES or self.last_acknowledged < self.asked:
-            self.asked += 1
+        while self.strikes < STRIKES or self.last_acknowledged < self.requested:
+            self.requested += 1
             for node_id in self.chance.sample(sorted(self.quorum.nodes), len(self.quorum.nodes)):
-                if await self._acknowledges(node_id, self.asked):
-                    self.last_acknowledged = self.asked
+                if await self._acknowledges(node_id, self.requested):
+                    self.last_acknowledged = self.requested
                     break
             await asyncio.sleep(self.chance.uniform(0.0, 0.05))
 

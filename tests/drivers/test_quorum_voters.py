@@ -24,8 +24,8 @@ async def describe(quorum: Quorum, node_id: int) -> Any:
     topic = m.DescribeQuorumRequest.TopicData(
         topic_name="__cluster_metadata", partitions=[m.DescribeQuorumRequest.PartitionData(partition_index=0)]
     )
-    answer = await quorum.ask(node_id, m.DescribeQuorumRequest(topics=[topic]))
-    return answer.topics[0].partitions[0]
+    response = await quorum.ask(node_id, m.DescribeQuorumRequest(topics=[topic]))
+    return response.topics[0].partitions[0]
 
 
 async def add(quorum: Quorum, node_id: int, life: int = 0, **fields: Any) -> Any:
@@ -64,8 +64,8 @@ def test_controller_is_added_once_caught_up_and_then_counts() -> None:
         await quorum.until(lambda: quorum.value(4) == "1")
         leader = await quorum.leader()
         assert [each.replica_id for each in (await describe(quorum, leader)).observers] == [4]
-        answer = await add(quorum, 4)
-        assert (answer.error_code, answer.error_message) == (0, None)
+        response = await add(quorum, 4)
+        assert (response.error_code, response.error_message) == (0, None)
         described = await describe(quorum, leader)
         assert [each.replica_id for each in described.current_voters] == [1, 2, 3, 4]
         assert not described.observers
@@ -80,11 +80,11 @@ def test_controller_is_added_once_caught_up_and_then_counts() -> None:
 def test_unreachable_controller_cannot_be_added() -> None:
     async def script(quorum: Quorum) -> None:
         await quorum.write(1)
-        answer = await add(quorum, 4, timeout_ms=1_000)
-        assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
-        answer = await add(quorum, 2, life=1)
-        assert answer.error_code == ErrorCode.DUPLICATE_VOTER
-        assert "remove it first" in answer.error_message
+        response = await add(quorum, 4, timeout_ms=1_000)
+        assert response.error_code == ErrorCode.REQUEST_TIMED_OUT
+        response = await add(quorum, 2, life=1)
+        assert response.error_code == ErrorCode.DUPLICATE_VOTER
+        assert "remove it first" in response.error_message
         await quorum.write(2)
 
     on_quorum(script, settings=FOUR)
@@ -244,8 +244,8 @@ def test_node_of_another_cluster_is_rejected_with_a_message() -> None:
             m.UpdateRaftVoterRequest(cluster_id=stranger, voter_id=1),
         ]
         for request in requests:
-            answer = await quorum.ask(await quorum.leader(), request)
-            assert answer.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID, request
+            response = await quorum.ask(await quorum.leader(), request)
+            assert response.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID, request
         await quorum.write(2)
 
     on_quorum(script)
@@ -278,8 +278,8 @@ def test_quorum_state_of_static_voters_has_version_0() -> None:
         assert state["data_version"] == 0
         assert state["currentVoters"] == [{"voterId": 1}, {"voterId": 2}, {"voterId": 3}]
         assert (state["leaderId"], state["leaderEpoch"]) == (leader, quorum.metadata(leader).epoch)
-        answer = await add(quorum, 4)
-        assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+        response = await add(quorum, 4)
+        assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
 
     on_quorum(script, is_static=True)
 
@@ -297,22 +297,22 @@ def test_quorum_state_of_dynamic_voters_has_version_1() -> None:
 def test_vote_is_synced_before_its_response() -> None:
     async def script(quorum: Quorum) -> None:
         leader = await quorum.leader()
-        asked, candidate = (each for each in quorum.nodes if each != leader)
+        requested, candidate = (each for each in quorum.nodes if each != leader)
         quorum.kill(candidate, leader)
-        epoch = quorum.metadata(asked).epoch + 10
+        epoch = quorum.metadata(requested).epoch + 10
         partition = m.VoteRequest.PartitionData(
             replica_epoch=epoch,
             replica_id=candidate,
             replica_directory_id=directory(candidate),
-            voter_directory_id=directory(asked),
+            voter_directory_id=directory(requested),
             last_offset=10**6,
             last_offset_epoch=epoch - 1,
         )
         topic = m.VoteRequest.TopicData(topic_name="__cluster_metadata", partitions=[partition])
-        answer = await quorum.ask(asked, m.VoteRequest(cluster_id=CLUSTER_ID, voter_id=asked, topics=[topic]))
-        assert answer.topics[0].partitions[0].vote_granted
-        quorum.cut_power(asked)
-        state = json.loads(quorum.host(asked).disk.mount().read(f"{LOG}/quorum-state"))
+        response = await quorum.ask(requested, m.VoteRequest(cluster_id=CLUSTER_ID, voter_id=requested, topics=[topic]))
+        assert response.topics[0].partitions[0].vote_granted
+        quorum.cut_power(requested)
+        state = json.loads(quorum.host(requested).disk.mount().read(f"{LOG}/quorum-state"))
         assert (state["leaderEpoch"], state["votedId"]) == (epoch, candidate)
         assert state["votedDirectoryId"] == encode_id(directory(candidate))
 

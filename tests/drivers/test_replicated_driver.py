@@ -18,15 +18,15 @@ def test_response_waits_for_the_commit_of_its_records() -> None:
     scene = Scene()
 
     async def act(driver: Driver) -> None:
-        answer = add(driver, 3, 4)
+        response = add(driver, 3, 4)
         await turn()
         assert scene.log.records == [3, 4]
-        assert not answer.done()
+        assert not response.done()
         scene.log.commit(1)
         await turn()
-        assert not answer.done()  # half of a decision is none
+        assert not response.done()  # half of a decision is none
         scene.log.commit(2)
-        assert await answer == 7
+        assert await response == 7
 
     scene.run(act)
 
@@ -35,10 +35,10 @@ def test_decision_sees_earlier_uncommitted_decisions() -> None:
     scene = Scene()
 
     async def act(driver: Driver) -> None:
-        answers = [add(driver, number) for number in (1, 2, 3)]
+        responses = [add(driver, number) for number in (1, 2, 3)]
         await turn()
         scene.log.commit()
-        assert await asyncio.gather(*answers) == [1, 3, 6]
+        assert await asyncio.gather(*responses) == [1, 3, 6]
         assert scene.machines[0].offsets == [0, 1, 2]
 
     scene.run(act)
@@ -49,13 +49,13 @@ def test_read_waits_for_the_commit_of_everything_it_saw() -> None:
 
     async def act(driver: Driver) -> None:
         assert await driver.read(lambda machine: machine.sum) == 5
-        answer = add(driver, 1)
+        response = add(driver, 1)
         await turn()
         read = asyncio.ensure_future(driver.read(lambda machine: machine.sum))
         await turn()
         assert not read.done()
         scene.log.commit()
-        assert (await read, await answer) == (6, 6)
+        assert (await read, await response) == (6, 6)
 
     scene.run(act)
 
@@ -66,14 +66,14 @@ def test_error_waits_for_the_commit_of_the_state_it_depends_on() -> None:
     async def act(driver: Driver) -> None:
         with pytest.raises(InvalidRequest):
             await add(driver, 1001)
-        answer = add(driver, 1000)
-        refused = add(driver, 1)
+        response = add(driver, 1000)
+        rejected = add(driver, 1)
         await turn()
-        assert not refused.done()
+        assert not rejected.done()
         scene.log.commit()
-        assert await answer == 1000
+        assert await response == 1000
         with pytest.raises(InvalidRequest, match="1001 is too much"):
-            await refused
+            await rejected
 
     scene.run(act)
 
@@ -102,11 +102,11 @@ def test_decide_now_works_only_on_committed_state() -> None:
         assert driver.decide_now(lambda _: respond(0, effects=["a call"])) is None
         assert driver.decide_now(lambda _: Decision(responses={REQUESTER: InvalidRequest("no")})) is None
         assert driver.decide_now(lambda _: Decision(responses={Ticket(7): 1})) is None
-        answer = add(driver, 1)
+        response = add(driver, 1)
         await turn()
         assert driver.decide_now(lambda machine: respond(machine.sum)) is None  # it depends on uncommitted records
         scene.log.commit()
-        assert await answer == 6
+        assert await response == 6
 
     scene.run(act)
 
@@ -138,11 +138,11 @@ def test_waiting_request_gets_the_response_of_a_later_decision() -> None:
     async def act(driver: Driver) -> None:
         first, second = wait(driver, 10), wait(driver, 10)
         await turn()
-        answer = add(driver, 10)
+        response = add(driver, 10)
         await turn()
         assert not first.done()  # decided, but not committed
         scene.log.commit()
-        assert [await each for each in (first, second, answer)] == [10, 10, 10]
+        assert [await each for each in (first, second, response)] == [10, 10, 10]
         assert await wait(driver, 10) == 10  # at once
 
     scene.run(act)
@@ -165,9 +165,9 @@ def test_response_to_a_cancelled_request_is_dropped() -> None:
     scene = Scene()
 
     async def act(driver: Driver) -> None:
-        waiting, answer = wait(driver, 10), add(driver, 1)
+        waiting, response = wait(driver, 10), add(driver, 1)
         await turn()
-        for gone in (waiting, answer):
+        for gone in (waiting, response):
             gone.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await gone
@@ -196,14 +196,14 @@ def test_decisions_of_one_iteration_are_one_append() -> None:
     scene = Scene()
 
     async def act(driver: Driver) -> None:
-        answers = [add(driver, 1, 2), add(driver), add(driver, 3)]
+        responses = [add(driver, 1, 2), add(driver), add(driver, 3)]
         await turn()
         assert scene.log.appends == [[[1, 2], [3]]]
-        answers.append(add(driver, 4))
+        responses.append(add(driver, 4))
         await turn()
         assert scene.log.appends[1:] == [[[4]]]
         scene.log.commit()
-        assert await asyncio.gather(*answers) == [3, 3, 6, 10]
+        assert await asyncio.gather(*responses) == [3, 3, 6, 10]
 
     scene.run(act)
 
@@ -227,17 +227,17 @@ def test_foreign_append_is_allowed_only_after_a_flush() -> None:
     scene = Scene()
 
     async def act(driver: Driver) -> None:
-        answer = add(driver, 1)
+        response = add(driver, 1)
         await asyncio.sleep(0)
         driver.flush()
         scene.log.records.append(0)
         scene.log.commit()
-        assert await answer == 1
-        answer = add(driver, 2)
+        assert await response == 1
+        response = add(driver, 2)
         await asyncio.sleep(0)
         scene.log.records.append(0)
         with pytest.raises(NotCoordinator):
-            await answer
+            await response
         assert "without its driver" in str(scene.failures[0])
 
     scene.run(act)

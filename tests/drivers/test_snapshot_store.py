@@ -88,7 +88,7 @@ def test_failed_snapshot_leaves_no_files() -> None:
 # Chunks in flight
 
 
-class Answers:
+class Responses:
     """Replaces connections to other nodes: responds on demand."""
 
     def __init__(self) -> None:
@@ -123,15 +123,15 @@ def piece(data: bytes) -> FetchSnapshotResponse:
     return response(topics=[response.TopicSnapshot(name="__cluster_metadata", partitions=[found])])
 
 
-def on_peers(script: Callable[[QuorumPeers, Answers, list[Event]], Coroutine[Any, Any, None]]) -> None:
+def on_peers(script: Callable[[QuorumPeers, Responses, list[Event]], Coroutine[Any, Any, None]]) -> None:
     async def play(store: SnapshotStore, _: SimulatedDisk) -> None:
-        answers, events, failures = Answers(), list[Event](), list[BaseException]()
+        responses, events, failures = Responses(), list[Event](), list[BaseException]()
 
         def post(event: Event, records: object = None) -> None:  # noqa: ARG001
             events.append(event)
 
-        peers = QuorumPeers(Membership(VOTER, "cluster"), answers, store, post, failures.append)  # type: ignore[arg-type]
-        await script(peers, answers, events)
+        peers = QuorumPeers(Membership(VOTER, "cluster"), responses, store, post, failures.append)  # type: ignore[arg-type]
+        await script(peers, responses, events)
         await peers.close()
         assert not failures
 
@@ -140,12 +140,12 @@ def on_peers(script: Callable[[QuorumPeers, Answers, list[Event]], Coroutine[Any
 
 @pytest.mark.parametrize("next_send", [asks_for_piece(2), asks_for_records(2)], ids=["piece", "records"])
 def test_response_to_an_older_chunk_request_is_ignored(next_send: SendFetchSnapshot | SendFetch) -> None:
-    async def script(peers: QuorumPeers, answers: Answers, events: list[Event]) -> None:
+    async def script(peers: QuorumPeers, responses: Responses, events: list[Event]) -> None:
         peers.send(asks_for_piece(1))
         await asyncio.sleep(0)
         peers.send(next_send)
         await asyncio.sleep(0)
-        old, new = answers.waiting
+        old, new = responses.waiting
         if not old.done():
             old.set_result(piece(WHOLE[:40]))
         await asyncio.sleep(0)
@@ -168,11 +168,11 @@ def test_response_to_an_older_chunk_request_is_ignored(next_send: SendFetchSnaps
     ids=["none", "another", "half"],
 )
 def test_only_the_complete_requested_snapshot_is_loaded(come: bytes | None, wanted: SnapshotId) -> None:
-    async def script(peers: QuorumPeers, answers: Answers, events: list[Event]) -> None:  # noqa: ARG001
+    async def script(peers: QuorumPeers, responses: Responses, events: list[Event]) -> None:  # noqa: ARG001
         if come is not None:
             peers.send(asks_for_piece(1))
             await asyncio.sleep(0)
-            answers.waiting[0].set_result(piece(come))
+            responses.waiting[0].set_result(piece(come))
             await asyncio.sleep(0)
             assert peers.incoming is not None
         with pytest.raises(CorruptSnapshot):

@@ -12,7 +12,7 @@ from moldau.testing import Broker
 from moldau.wire.codec import decode_response
 from moldau.wire.framing import RequestHeader, frame_request, parse_response_header
 
-ANSWER_S_MAX = 20.0
+RESPONSE_S_MAX = 20.0
 
 
 def address_of(broker: Broker) -> tuple[str, int]:
@@ -21,7 +21,7 @@ def address_of(broker: Broker) -> tuple[str, int]:
 
 
 def connect(where: tuple[str, int]) -> socket.socket:
-    peer = socket.create_connection(where, timeout=ANSWER_S_MAX)
+    peer = socket.create_connection(where, timeout=RESPONSE_S_MAX)
     peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return peer
 
@@ -67,7 +67,7 @@ class Caller:
         self.send(version, request)
         return self.receive(version, request)
 
-    def seconds_to_answer(self, version: int, request: Any) -> float:
+    def seconds_to_response(self, version: int, request: Any) -> float:
         began = time.perf_counter()
         self.send(version, request)
         (length,) = struct.unpack(">i", self._read(4))

@@ -41,8 +41,8 @@ def new_topic(name: str, partitions: int = 1) -> CreateTopicsRequest:
     return CreateTopicsRequest(topics=[topic], timeout_ms=1000)
 
 
-def base_offsets(answer: Any) -> list[int]:
-    return [header.base_offset for header, _ in iterate_batches(answer.records)]
+def base_offsets(response: Any) -> list[int]:
+    return [header.base_offset for header, _ in iterate_batches(response.records)]
 
 
 @pytest.mark.proves("S8")
@@ -53,9 +53,9 @@ def test_full_disk_rejects_produce_and_serves_fetch_until_there_is_space() -> No
         assert (await produce(talker, "t", batch(b"before"))).base_offset == 0
         fill(scene, 100)
         for _ in range(3):
-            refused = await produce(talker, "t", batch(b"x" * 1000))
-            assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-            assert "No space left" in refused.error_message
+            rejected = await produce(talker, "t", batch(b"x" * 1000))
+            assert rejected.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert "No space left" in rejected.error_message
         assert base_offsets(await fetch(talker, "t", 0)) == [0]
         make_room(scene)
         assert (await produce(talker, "t", batch(b"after"))).base_offset == 1
@@ -125,8 +125,8 @@ def test_failed_read_returns_an_error_and_the_next_may_succeed() -> None:
         for _ in range(5):
             await produce(talker, "t", batch(b"x" * 400))
         scene.host.disk.fail("pread", errno.EIO, path="/data/t-0")
-        answer = await list_offset(talker, "t", 1)
-        assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        response = await list_offset(talker, "t", 1)
+        assert response.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert (await list_offset(talker, "t", 1)).offset == 0
         assert base_offsets(await fetch(talker, "t", 0))[0] == 0
 
@@ -142,8 +142,8 @@ def test_failed_disk_usage_query_is_not_reported_as_a_bug(monkeypatch: pytest.Mo
 
         monkeypatch.setattr(scene.node.broker, "disk_space", fail)
         talker = await scene.connect()
-        answer = await talker.ask(4, DescribeLogDirsRequest(topics=None))
-        assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        response = await talker.ask(4, DescribeLogDirsRequest(topics=None))
+        assert response.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert scene.node.broker.bugs == 0
 
     on_broker(script)
@@ -153,8 +153,8 @@ def test_topics_are_rejected_while_the_metadata_log_cannot_be_written() -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
         fill(scene)
-        refused = (await talker.ask(7, new_topic("t"))).topics[0]
-        assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        rejected = (await talker.ask(7, new_topic("t"))).topics[0]
+        assert rejected.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert "t" not in scene.node.broker.image.topics
         make_room(scene)
         async with asyncio.timeout(10):
@@ -177,8 +177,8 @@ def test_partition_without_disk_space_is_offline_until_there_is_some(operation: 
         created = (await talker.ask(7, new_topic("t", partitions=3))).topics[0]
         assert created.error_code == ErrorCode.NONE  # the metadata has it
         assert sum(scene.host.disk.fired.values()) == 1
-        refused = await produce(talker, "t", batch(b"a"), partition=1)
-        assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        rejected = await produce(talker, "t", batch(b"a"), partition=1)
+        assert rejected.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert (await produce(talker, "t", batch(b"a"), partition=2)).base_offset == 0
         await asyncio.sleep(10)
         assert (await produce(talker, "t", batch(b"a"), partition=1)).base_offset == 0
@@ -314,10 +314,10 @@ def test_failed_sync_stops_the_node_without_a_clean_shutdown(path: str, version:
     assert len(failures) == 1
 
 
-def _codes(answer: Any) -> list[int]:
-    if hasattr(answer, "topics"):
-        return [topic.error_code for topic in answer.topics]
-    return [each.error_code for topic in answer.responses for each in topic.partition_responses]
+def _codes(response: Any) -> list[int]:
+    if hasattr(response, "topics"):
+        return [topic.error_code for topic in response.topics]
+    return [each.error_code for topic in response.responses for each in topic.partition_responses]
 
 
 @pytest.mark.proves("S8", part="acknowledged records are kept")

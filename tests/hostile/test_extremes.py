@@ -36,8 +36,8 @@ async def change(talker: Talker, kind: int, name: str, key: str, operation: int,
     resource = m.IncrementalAlterConfigsRequest.AlterConfigsResource(
         resource_type=kind, resource_name=name, configs=[config]
     )
-    answer = await talker.ask(1, m.IncrementalAlterConfigsRequest(resources=[resource]))
-    code: int = answer.responses[0].error_code
+    response = await talker.ask(1, m.IncrementalAlterConfigsRequest(resources=[resource]))
+    code: int = response.responses[0].error_code
     return code
 
 

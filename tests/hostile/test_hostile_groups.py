@@ -62,19 +62,19 @@ class Fuzzer:
     def __init__(self, scene: Scene, samples: GroupSamples) -> None:
         self._scene = scene
         self._samples = samples
-        self.answered = 0
+        self.responses = 0
         self.left_waiting = 0
 
     async def run(self) -> None:
         sent = 0
         while sent < REQUESTS:
             talker = await self._scene.connect()
-            asked = [self._send(talker) for _ in range(AT_ONCE)]
-            sent += len(asked)
-            _, waiting = await asyncio.wait(asked, timeout=5)
+            requested = [self._send(talker) for _ in range(AT_ONCE)]
+            sent += len(requested)
+            _, waiting = await asyncio.wait(requested, timeout=5)
             self.left_waiting += len(waiting)
             talker.connection.abort()
-            for each in await asyncio.gather(*asked, return_exceptions=True):
+            for each in await asyncio.gather(*requested, return_exceptions=True):
                 self._learn(each)
 
     def _send(self, talker: Talker) -> "asyncio.Future[Any]":
@@ -82,11 +82,11 @@ class Fuzzer:
         version = self._samples.random.randint(api.oldest, api.newest)
         return talker.begin(version, self._samples.message(f"{api.name}Request", version))
 
-    def _learn(self, answer: Any) -> None:
-        if isinstance(answer, BaseException):
+    def _learn(self, response: Any) -> None:
+        if isinstance(response, BaseException):
             return
-        self.answered += 1
-        member_id = getattr(answer, "member_id", "")
+        self.responses += 1
+        member_id = getattr(response, "member_id", "")
         if member_id and member_id not in self._samples.words and len(self._samples.words) < 60:
             self._samples.words.append(member_id)
 
@@ -105,7 +105,7 @@ def test_hostile_group_requests_do_not_affect_a_good_member(seed: int) -> None:
             await asyncio.sleep(1)
         await fuzzing
         assert scene.node.broker.bugs == 0
-        assert fuzzer.answered > REQUESTS / 2
+        assert fuzzer.responses > REQUESTS / 2
         assert await member.commit({0: 7}) == [ErrorCode.NONE]
         await scene.restart_after_crash()
         talker = await scene.connect()

@@ -23,9 +23,9 @@ MANY = 20_000
 
 
 def list_offsets(count: int, timestamp: int = -1) -> m.ListOffsetsRequest:
-    asked = m.ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    requested = m.ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
     return m.ListOffsetsRequest(
-        replica_id=-1, topics=[m.ListOffsetsRequest.ListOffsetsTopic(name="t", partitions=[asked] * count)]
+        replica_id=-1, topics=[m.ListOffsetsRequest.ListOffsetsTopic(name="t", partitions=[requested] * count)]
     )
 
 
@@ -41,10 +41,10 @@ def named_often(count: int) -> m.MetadataRequest:
 
 
 def settings_often(count: int) -> m.DescribeConfigsRequest:
-    asked = m.DescribeConfigsRequest.DescribeConfigsResource(
+    requested = m.DescribeConfigsRequest.DescribeConfigsResource(
         resource_type=4, resource_name="1", configuration_keys=None
     )
-    return m.DescribeConfigsRequest(resources=[asked] * count, include_documentation=True, include_synonyms=True)
+    return m.DescribeConfigsRequest(resources=[requested] * count, include_documentation=True, include_synonyms=True)
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def test_topic_or_resource_named_repeatedly_is_described_once() -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t", partitions=50)
         talker = await scene.connect()
-        answer = await talker.ask(9, named_often(MANY))
-        assert [len(topic.partitions) for topic in answer.topics] == [50]
+        response = await talker.ask(9, named_often(MANY))
+        assert [len(topic.partitions) for topic in response.topics] == [50]
         described = await talker.ask(4, settings_often(MANY))
         assert len(described.results) == 1
 
@@ -126,11 +126,11 @@ def test_excessive_partitions_and_assignments_are_rejected_early() -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
         for each in wanted:
-            answer = await talker.ask(7, m.CreateTopicsRequest(topics=[each]))
-            assert answer.topics[0].error_code == ErrorCode.POLICY_VIOLATION
+            response = await talker.ask(7, m.CreateTopicsRequest(topics=[each]))
+            assert response.topics[0].error_code == ErrorCode.POLICY_VIOLATION
         many = [topic(name=f"t{index}", num_partitions=0, replication_factor=1) for index in range(MANY)]
-        answer = await talker.ask(7, m.CreateTopicsRequest(topics=many))
-        assert {each.error_code for each in answer.topics} == {ErrorCode.POLICY_VIOLATION}
+        response = await talker.ask(7, m.CreateTopicsRequest(topics=many))
+        assert {each.error_code for each in response.topics} == {ErrorCode.POLICY_VIOLATION}
         assert scene.node.broker.image.topics == {}
         await scene.create("t")
         growth = m.CreatePartitionsRequest.CreatePartitionsTopic(name="t", count=1_000_000, assignments=None)
@@ -160,14 +160,14 @@ def test_partitions_are_limited_by_the_open_file_limit() -> None:
         talker = await scene.connect()
         await scene.create("t", partitions=8)
         topic = m.CreateTopicsRequest.CreatableTopic(name="u", num_partitions=3, replication_factor=1)
-        answer = (await talker.ask(7, m.CreateTopicsRequest(topics=[topic]))).topics[0]
-        assert answer.error_code == ErrorCode.POLICY_VIOLATION
-        assert "allows 10" in answer.error_message
+        response = (await talker.ask(7, m.CreateTopicsRequest(topics=[topic]))).topics[0]
+        assert response.error_code == ErrorCode.POLICY_VIOLATION
+        assert "allows 10" in response.error_message
         growth = m.CreatePartitionsRequest.CreatePartitionsTopic(name="t", count=11, assignments=None)
         grown = await talker.ask(3, m.CreatePartitionsRequest(topics=[growth]))
         assert grown.results[0].error_code == ErrorCode.POLICY_VIOLATION
-        asked = [m.MetadataRequest.MetadataRequestTopic(name=name) for name in ("t", "a", "b", "c")]
-        response = await talker.ask(9, m.MetadataRequest(topics=asked))
+        requested = [m.MetadataRequest.MetadataRequestTopic(name=name) for name in ("t", "a", "b", "c")]
+        response = await talker.ask(9, m.MetadataRequest(topics=requested))
         assert [each.error_code for each in response.topics] == [0, *[ErrorCode.POLICY_VIOLATION] * 3]
 
     on_broker(script)
@@ -178,12 +178,12 @@ def test_auto_creation_of_thousands_of_topics_is_bounded(monkeypatch: pytest.Mon
 
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
-        asked = [m.MetadataRequest.MetadataRequestTopic(name=f"t{index}") for index in range(5000)]
-        answer = await talker.ask(9, m.MetadataRequest(topics=asked, allow_auto_topic_creation=True))
-        codes = [topic.error_code for topic in answer.topics]
+        requested = [m.MetadataRequest.MetadataRequestTopic(name=f"t{index}") for index in range(5000)]
+        response = await talker.ask(9, m.MetadataRequest(topics=requested, allow_auto_topic_creation=True))
+        codes = [topic.error_code for topic in response.topics]
         assert codes == [0] * 20 + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 4980
-        refused = await talker.ask(9, produce_request("unknown", batch(b"a")))
-        code = refused.responses[0].partition_responses[0].error_code
+        rejected = await talker.ask(9, produce_request("unknown", batch(b"a")))
+        code = rejected.responses[0].partition_responses[0].error_code
         assert code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert len(scene.node.broker.image.topics) == 20
 
@@ -202,14 +202,14 @@ def test_partitions_of_fetch_sessions_are_bounded(monkeypatch: pytest.MonkeyPatc
         talker = await scene.connect()
         held = scene.node.broker.fetch_sessions
         for _ in range(20):
-            answer = await talker.ask(11, fetch_many(30, session_id=0, session_epoch=0))
+            response = await talker.ask(11, fetch_many(30, session_id=0, session_epoch=0))
             assert held.partition_count <= 100
-        assert answer.session_id == 0  # served all the same
-        assert len(answer.responses[0].partitions) == 30
+        assert response.session_id == 0  # served all the same
+        assert len(response.responses[0].partitions) == 30
         if adds_later:
             session = next(iter(held._sessions.values()))
-            refused = await talker.ask(11, fetch_many(99, session_id=session.session_id, session_epoch=1))
-            assert refused.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+            rejected = await talker.ask(11, fetch_many(99, session_id=session.session_id, session_epoch=1))
+            assert rejected.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
             assert session.session_id not in held._sessions
 
     on_broker(script)
@@ -269,14 +269,14 @@ def test_long_batch_is_validated_concurrently_and_appended_in_order(
     on_broker(script)
 
 
-REFUSED_LATE = (
+REJECTED_LATE = (
     (long_batch(9000, key=None), ErrorCode.INVALID_RECORD),
     (long_batch(9000, Compression.ZSTD, key=None), ErrorCode.INVALID_RECORD),
     (long_batch(9000)[:-100] + bytes(100), ErrorCode.CORRUPT_MESSAGE),
 )
 
 
-@pytest.mark.parametrize(("records", "code"), REFUSED_LATE)
+@pytest.mark.parametrize(("records", "code"), REJECTED_LATE)
 def test_long_batch_with_invalid_records_is_rejected(records: bytearray, code: ErrorCode) -> None:
     async def script(scene: Scene) -> None:
         await scene.create("t", cleanup_policy="compact")
@@ -337,8 +337,8 @@ def test_bytes_waiting_for_validation_are_bounded(monkeypatch: pytest.MonkeyPatc
         await scene.create("t", cleanup_policy="compact")
         records = long_batch(9000)
         talkers = [await scene.connect() for _ in range(6)]
-        asked = [talker.begin(9, produce_request("t", bytearray(records))) for talker in talkers]
-        codes = [(await each).responses[0].partition_responses[0].error_code for each in asked]
+        requested = [talker.begin(9, produce_request("t", bytearray(records))) for talker in talkers]
+        codes = [(await each).responses[0].partition_responses[0].error_code for each in requested]
         assert sorted(set(codes)) == [0, ErrorCode.REQUEST_TIMED_OUT]
         assert (await produce(talkers[0], "t", records)).error_code == 0
 
@@ -352,9 +352,9 @@ def test_flood_of_producer_ids_is_cheap_and_unique() -> None:
     async def script(scene: Scene) -> None:
         talkers = [await scene.connect() for _ in range(3)]
         before = scene.node.broker.metadata.next_offset
-        asked = [talker.begin(4, m.InitProducerIdRequest()) for talker in talkers for _ in range(1000)]
-        answers = await asyncio.gather(*asked)
-        assert len({answer.producer_id for answer in answers}) == 3000
+        requested = [talker.begin(4, m.InitProducerIdRequest()) for talker in talkers for _ in range(1000)]
+        responses = await asyncio.gather(*requested)
+        assert len({response.producer_id for response in responses}) == 3000
         assert scene.node.broker.metadata.next_offset - before <= 4
 
     on_broker(script)

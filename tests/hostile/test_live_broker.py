@@ -73,7 +73,7 @@ def in_a_window(caller: Caller, window_s: float = WINDOW_S) -> list[float]:
     until = time.monotonic() + window_s
     waits = []
     while time.monotonic() < until:
-        waits.append(caller.seconds_to_answer(9, GOOD))
+        waits.append(caller.seconds_to_response(9, GOOD))
         time.sleep(0.001)  # a well-behaved client leaves some of the machine to others
     return waits
 
@@ -156,17 +156,17 @@ def test_flood_of_tiny_requests_does_not_starve_other_connections(broker: Broker
                 greedy.send(flood)
             with contextlib.suppress(BlockingIOError):
                 greedy.recv(1 << 20)
-            noisy.append(caller.seconds_to_answer(9, GOOD))
+            noisy.append(caller.seconds_to_response(9, GOOD))
         compare(quiet, noisy, "a flood of tiny requests")
 
 
 def test_peers_that_never_read_are_paused_and_cost_little(broker: Broker) -> None:
     where = address_of(broker)
     before_mib = memory_mib(broker)
-    asked = m.DescribeConfigsRequest.DescribeConfigsResource(
+    requested = m.DescribeConfigsRequest.DescribeConfigsResource(
         resource_type=4, resource_name="1", configuration_keys=None
     )
-    settings = m.DescribeConfigsRequest(resources=[asked], include_documentation=True, include_synonyms=True)
+    settings = m.DescribeConfigsRequest(resources=[requested], include_documentation=True, include_synonyms=True)
     request = b"".join(bytes(piece) for piece in frame_request(RequestHeader(32, 4, 1, "deaf"), settings))  # type: ignore[arg-type]
     with contextlib.ExitStack() as stack, Caller(where) as caller:
         deaf = [stack.enter_context(connect(where)) for _ in range(DEAF)]
@@ -178,7 +178,7 @@ def test_peers_that_never_read_are_paused_and_cost_little(broker: Broker) -> Non
             for peer in deaf:
                 with contextlib.suppress(BlockingIOError):
                     peer.send(request * 50)
-            caller.seconds_to_answer(9, GOOD)
+            caller.seconds_to_response(9, GOOD)
         grown_mib = memory_mib(broker) - before_mib
         print(f"\n{DEAF} deaf peers: {grown_mib:.1f} MiB")
         assert grown_mib < DEAF * 4  # a MiB each in the queue, and what was encoded beyond it
@@ -198,10 +198,10 @@ def test_thousands_of_connections_leave_no_resources(broker: Broker) -> None:
                 peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
             peer.close()
             if count % 50 == 0:
-                waits.append(caller.seconds_to_answer(9, GOOD))
+                waits.append(caller.seconds_to_response(9, GOOD))
         until = time.monotonic() + PATIENCE_S
         while len(list(descriptors.iterdir())) > before + 5 and time.monotonic() < until:
-            caller.seconds_to_answer(9, GOOD)
+            caller.seconds_to_response(9, GOOD)
         assert len(list(descriptors.iterdir())) <= before + 5
         assert memory_mib(broker) - before_mib < 20
         print(f"\n3000 connections: an ack took {statistics.median(waits) * 1000:.2f} ms meanwhile")
@@ -238,19 +238,19 @@ def test_decompression_bombs_are_rejected_in_bounded_memory(broker: Broker, topi
             bomber.send(9, produced(topic, bomb))
         took_s, waits = meanwhile(caller, bombers[-1])
         for bomber in bombers:
-            answer = bomber.receive(9, produced(topic, bomb))
-            assert answer.responses[0].partition_responses[0].error_code == ErrorCode.MESSAGE_TOO_LARGE
+            response = bomber.receive(9, produced(topic, bomb))
+            assert response.responses[0].partition_responses[0].error_code == ErrorCode.MESSAGE_TOO_LARGE
         print(f"\n10 bombs of 90 MiB: {took_s:.2f} s, the longest wait of another {max(waits) * 1000:.1f} ms")
         assert max(waits) < took_s / 2
         assert memory_mib(broker) - before_mib < GROWTH_MIB_MAX
 
 
 def meanwhile(caller: Caller, busy: Caller) -> tuple[float, list[float]]:
-    """Until there is an answer for `busy`: how long that took, and how long another waited for each of its own."""
+    """Return how long `busy` waited for its response, and how long another client waited for each of its own."""
     began = time.monotonic()
-    waits = [caller.seconds_to_answer(9, GOOD)]
+    waits = [caller.seconds_to_response(9, GOOD)]
     while not select.select([busy.socket], [], [], 0.001)[0] and time.monotonic() - began < PATIENCE_S:
-        waits.append(caller.seconds_to_answer(9, GOOD))
+        waits.append(caller.seconds_to_response(9, GOOD))
     return time.monotonic() - began, waits
 
 

@@ -40,8 +40,8 @@ def test_unknown_topic_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
         for _ in range(200):
-            answer = await produce(talker, "missing", batch(b"a"))
-            assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            response = await produce(talker, "missing", batch(b"a"))
+            assert response.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     on_broker(script)
     lines = [each for each in caplog.messages if "Partition 0 of topic missing does not exist" in each]
@@ -59,8 +59,8 @@ async def alter(talker: Talker, value: str) -> Any:
     resource = m.IncrementalAlterConfigsRequest.AlterConfigsResource(
         resource_type=2, resource_name="t", configs=[config]
     )
-    answer = await talker.ask(1, m.IncrementalAlterConfigsRequest(resources=[resource]))
-    return answer.responses[0].error_code
+    response = await talker.ask(1, m.IncrementalAlterConfigsRequest(resources=[resource]))
+    return response.responses[0].error_code
 
 
 def test_invalid_configs_are_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -80,9 +80,9 @@ def test_invalid_configs_are_logged(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.proves("T1", part="create")
 def test_failed_topic_auto_creation_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def script(scene: Scene) -> None:
-        asked = m.MetadataRequest(topics=[m.MetadataRequest.MetadataRequestTopic(name="t")])
-        answer = await (await scene.connect()).ask(12, asked)
-        assert answer.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        requested = m.MetadataRequest(topics=[m.MetadataRequest.MetadataRequestTopic(name="t")])
+        response = await (await scene.connect()).ask(12, requested)
+        assert response.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     on_broker(script, settings=["auto.create.topics.enable=true", "default.replication.factor=3"])
     (line,) = [each for each in caplog.messages if each.startswith("Rejected a ")]

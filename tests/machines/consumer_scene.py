@@ -68,10 +68,10 @@ class ConsumerScene(Scene):
 
     def run(self, decide: Callable[[], Decision[Record, Any]], ticket: Ticket | None = None) -> Any:
         """Raise a response that is an error, as a driver does."""
-        answer = super().run(decide, ticket)
-        if isinstance(answer, KafkaError):
-            raise answer
-        return answer
+        response = super().run(decide, ticket)
+        if isinstance(response, KafkaError):
+            raise response
+        return response
 
     # Topics
 
@@ -271,16 +271,16 @@ class ClassicConsumer:
         """Join a group with a server-side assignor: no other member is waited for."""
         ticket = self.send_join()
         if self.scene.error(ticket) == ErrorCode.MEMBER_ID_REQUIRED:
-            self.member_id = self.scene.answers[ticket].member_id
+            self.member_id = self.scene.responses[ticket].member_id
             ticket = self.send_join()
-        response = self.scene.answers[ticket]
+        response = self.scene.responses[ticket]
         assert response.error_code == ErrorCode.NONE
         self.member_id, self.generation = response.member_id, response.generation_id
         return self
 
     def sync(self) -> ErrorCode:
         ticket = self.scene.send_sync(self.member_id, self.generation, instance_id=self.instance_id)
-        response = self.scene.answers[ticket]
+        response = self.scene.responses[ticket]
         if response.error_code == ErrorCode.NONE:
             parts = read_assignment(response.assignment).assigned_partitions
             self.owned = {each.topic: list(each.partitions) for each in parts}

@@ -177,15 +177,15 @@ class Model:
             return None
         heartbeat = BrokerHeartbeat(broker_id, broker.epoch, broker.image.offset, wants_shut_down=stops)
         try:
-            answer: HeartbeatResult = self.run(self.machine.decide_broker_heartbeat(heartbeat, self.now_ms))
+            response: HeartbeatResult = self.run(self.machine.decide_broker_heartbeat(heartbeat, self.now_ms))
         except StaleBrokerEpoch:
             self._register(broker, broker.epoch)
             return None
-        return answer
+        return response
 
     def stop(self, broker_id: int) -> None:
-        answer = self.beat(broker_id, stops=True)
-        if answer is not None and answer.should_shut_down:
+        response = self.beat(broker_id, stops=True)
+        if response is not None and response.should_shut_down:
             assert all(partition.leader != broker_id for _, partition in self.partitions(self.image))
             self.brokers[broker_id].is_up = False
 

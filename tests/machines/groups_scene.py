@@ -37,7 +37,7 @@ class Scene:
         self.settings = settings or GroupSettings()
         self.now_ms = 1_000.0
         self.log: list[tuple[bytes, bytes | None]] = []
-        self.answers: dict[Ticket, Any] = {}
+        self.responses: dict[Ticket, Any] = {}
         self.waiting: set[Ticket] = set()
         self.timers: dict[Hashable, float] = {}
         self.records_most = 0  # in one decision
@@ -69,7 +69,7 @@ class Scene:
     # The driver's part
 
     def run(self, decide: Callable[[], Decision[Record, Any]], ticket: Ticket | None = None) -> Any:
-        """Return the response of `decide`; requests with tickets find theirs in `answers`."""
+        """Return the response of `decide`; requests with tickets find theirs in `responses`."""
         try:
             decision = decide()
         finally:
@@ -86,11 +86,11 @@ class Scene:
                 self.timers[change.event] = self.now_ms + max(change.delay_ms, 0.0)
             else:
                 assert isinstance(change, CancelTimer)
-        for answered, answer in decision.responses.items():
-            if answered != REQUESTER:
-                assert answered in self.waiting, "answered twice, or never asked"
-                self.waiting.remove(answered)
-                self.answers[answered] = answer
+        for ticket, response in decision.responses.items():
+            if ticket != REQUESTER:
+                assert ticket in self.waiting, "a second response, or no request"
+                self.waiting.remove(ticket)
+                self.responses[ticket] = response
         return decision.responses.get(REQUESTER)
 
     def _append(self, record: Record) -> None:
@@ -136,7 +136,7 @@ class Scene:
         version: int = 9,
         client_id: str = "client",
     ) -> Ticket:
-        """Send a join; its response will be in `answers`."""
+        """Send a join; its response will be in `responses`."""
         offered = [messages.JoinGroupRequest.JoinGroupRequestProtocol(name=n, metadata=m) for n, m in protocols]
         request = messages.JoinGroupRequest(
             group_id=group_id,
@@ -156,7 +156,7 @@ class Scene:
 
     def new_id(self, **options: Any) -> str:
         """Return the id that is assigned to a new member."""
-        response = self.answers[self.send_join(**options)]
+        response = self.responses[self.send_join(**options)]
         assert response.error_code == ErrorCode.MEMBER_ID_REQUIRED
         return str(response.member_id)
 
@@ -220,7 +220,7 @@ class Scene:
             members[ticket] = member_id
         while self.waiting & members.keys():
             self.pass_time(500)
-        return self.sync_all({each: self.answers[each] for each in members}, options.get("group_id", "g"))
+        return self.sync_all({each: self.responses[each] for each in members}, options.get("group_id", "g"))
 
     def sync_all(self, join_response: dict[Ticket, messages.JoinGroupResponse], group_id: str = "g") -> list[str]:
         """Let all members sync; the leader assigns each its own id. Return the ids, the leader's first."""
@@ -234,7 +234,7 @@ class Scene:
         last = self.send_sync(
             leader, generation, assignments, group_id=group_id, protocol_type=None, protocol_name=None
         )
-        assert self.answers[last].error_code == ErrorCode.NONE
+        assert self.responses[last].error_code == ErrorCode.NONE
         return [leader, *followers]
 
     # Offsets
@@ -338,7 +338,7 @@ class Scene:
 
     def error(self, ticket: Ticket) -> ErrorCode:
         """Return the error of a request with a ticket."""
-        return ErrorCode(self.answers[ticket].error_code)
+        return ErrorCode(self.responses[ticket].error_code)
 
 
 def deleted_topic(scene: Scene, name: str) -> DeletedTopic:

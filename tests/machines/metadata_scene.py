@@ -21,7 +21,7 @@ from moldau.machines.metadata.records import Record
 from moldau.model.errors import InvalidConfig, KafkaError
 from moldau.model.ids import Address
 
-Answer = TypeVar("Answer")
+Response = TypeVar("Response")
 
 REPLICATION = (MIN_ISR, UNCLEAN)
 
@@ -69,13 +69,13 @@ class Scene:
         for broker_id in range(1, brokers + 1):
             self.add_broker(broker_id)
 
-    def run(self, decision: Decision[Record, Answer]) -> Answer:
+    def run(self, decision: Decision[Record, Response]) -> Response:
         for record in decision.records:
             self.machine.apply(record, len(self.log))
             self.log.append(record)
-        answer = decision.responses[REQUESTER]
-        assert not isinstance(answer, KafkaError)
-        return answer
+        response = decision.responses[REQUESTER]
+        assert not isinstance(response, KafkaError)
+        return response
 
     def time_out(self, event: Hashable, now_ms: float) -> list[SetTimer | CancelTimer]:
         """Fire a timer; return the timers that are set next."""

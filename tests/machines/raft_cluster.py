@@ -10,7 +10,7 @@ from random import Random
 
 from raft_disk import MemoryDisk
 from raft_ledger import Ledger
-from raft_node import Answer, Crashed, Node, as_event, endpoints_of
+from raft_node import Crashed, Node, Response, as_event, endpoints_of
 
 from moldau.machines.raft import effects as do
 from moldau.machines.raft import events as on
@@ -78,7 +78,7 @@ class Cluster:
         self._calls: dict[int, Call] = {}
         self._cut: set[tuple[int, int]] = set()  # only looked up, never iterated
         self._paused_until: dict[int, float] = {}
-        self._refused: Counter[int] = Counter()
+        self._rejected: Counter[int] = Counter()
         self._static: VoterSet | None = None
         self._trace = hashlib.sha256()
 
@@ -106,7 +106,7 @@ class Cluster:
     def boot(self, node_id: int, disk: MemoryDisk, port: int = 9093) -> None:
         node = Node(NodeId(node_id), disk, self.settings, self, self._static, port)
         self.nodes[node_id] = node
-        self._refused.clear()
+        self._rejected.clear()
         self.guard(node.start)
 
     def restart(self, node_id: int) -> None:
@@ -241,16 +241,16 @@ class Cluster:
     def _deliver(self, call: Call, ticket: int) -> None:
         node = self.nodes.get(call.receiver)
         if node is None or not node.is_alive:
-            self._refuse(call)
+            self._reject(call)
         else:
             event = as_event(call.request, ticket, call.sender)
             self._when_awake(node, lambda: node.step(event))
 
-    def _refuse(self, call: Call) -> None:
+    def _reject(self, call: Call) -> None:
         """Refuse a connection. The second time the peer counts as dead."""
-        self._refused[call.receiver] += 1
+        self._rejected[call.receiver] += 1
         self._fail(call)
-        if isinstance(call.request, do.SendFetch) and self._refused[call.receiver] >= 2:
+        if isinstance(call.request, do.SendFetch) and self._rejected[call.receiver] >= 2:
             self.report_vanished(call.sender, call.receiver)
 
     def report_vanished(self, node: Node, vanished: int) -> None:
@@ -265,24 +265,24 @@ class Cluster:
     def _forget(self, ticket: int) -> None:
         self._calls.pop(ticket, None)
 
-    def answer(self, sender: Node, ticket: int, answer: Answer) -> None:
+    def response(self, sender: Node, ticket: int, response: Response) -> None:
         call = self._calls.get(ticket)
         if call is None:
             return
         request = call.request
-        if isinstance(answer.effect, do.RespondToVote) and answer.effect.is_granted:
+        if isinstance(response.effect, do.RespondToVote) and response.effect.is_granted:
             assert isinstance(request, do.SendVote)
             if not request.is_pre_vote:
                 self.ledger.granted(sender, request.epoch, request.candidate)
         for _ in range(1 + (self.random.random() < self.faults.doubled)):
             if self._arrives(sender.node_id, call.sender.node_id):
-                self.later(self._delay_ms(), lambda: self._bring_back(call, answer))
+                self.later(self._delay_ms(), lambda: self._bring_back(call, response))
 
-    def _bring_back(self, call: Call, answer: Answer) -> None:
+    def _bring_back(self, call: Call, response: Response) -> None:
         """Deliver a response, perhaps twice, perhaps after the request timed out."""
         call.is_done = True
         node = call.sender
-        self._when_awake(node, lambda: node.take_answer(call.request, answer))
+        self._when_awake(node, lambda: node.take_response(call.request, response))
 
     # Reports of nodes
 
@@ -307,9 +307,9 @@ class Cluster:
         self.seen["acknowledged"] += 1
         self.ledger.acknowledge(offset, value)
 
-    def answered_change(self, effect: do.RespondToVoterChange) -> None:
+    def voter_change_done(self, effect: do.RespondToVoterChange) -> None:
         if effect.ticket in self._calls:
-            self.answer(self.nodes[self._calls[effect.ticket].receiver], effect.ticket, Answer(effect))
+            self.response(self.nodes[self._calls[effect.ticket].receiver], effect.ticket, Response(effect))
         else:
             self.changes[effect.ticket] = effect.error
 

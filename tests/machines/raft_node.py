@@ -31,7 +31,7 @@ class Crashed(Exception):
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     """A response to another node: the effect, and what the driver adds to it."""
 
     effect: Effect
@@ -46,13 +46,13 @@ class World(Protocol):
 
     def call(self, node: "Node", wait_ms: float, what: Callable[[], None]) -> None: ...
     def send(self, sender: "Node", request: Send) -> None: ...
-    def answer(self, sender: "Node", ticket: int, answer: Answer) -> None: ...
+    def response(self, sender: "Node", ticket: int, response: Response) -> None: ...
     def chance(self) -> float: ...
     def may_crash(self, effect: Effect) -> bool: ...
     def saw(self, node: "Node", effect: Effect) -> None: ...
     def appended(self, node: "Node") -> None: ...
     def acknowledged(self, offset: int, value: str) -> None: ...
-    def answered_change(self, effect: do.RespondToVoterChange) -> None: ...
+    def voter_change_done(self, effect: do.RespondToVoterChange) -> None: ...
 
 
 @dataclass
@@ -153,13 +153,13 @@ class Node:
             case do.BecomeLeader() | do.BecomeFollower():
                 pass
             case do.RespondToVoterChange():
-                self.world.answered_change(effect)
+                self.world.voter_change_done(effect)
             case do.ServeFetch():
                 self.wait(effect)
             case do.ServeSnapshot():
                 self.serve_snapshot(effect)
             case do.RespondToVote() | do.RespondToQuorumEpoch() | do.RespondToFetch() | do.RespondToFetchSnapshot():
-                self.world.answer(self, effect.ticket, Answer(effect))
+                self.world.response(self, effect.ticket, Response(effect))
             case _:
                 self.world.send(self, effect)
 
@@ -228,7 +228,7 @@ class Node:
         self.waiting.remove(waiting)
         entries = tuple(self.disk.log.read(waiting.offset, FETCH_ENTRIES))
         assert waiting.offset >= self.disk.log.start_offset or not entries
-        answer = do.RespondToFetch(
+        response = do.RespondToFetch(
             ticket=waiting.ticket,
             error=ErrorCode.NONE,
             leadership=self.machine.leadership,
@@ -236,38 +236,38 @@ class Node:
         )
         if waiting.offset < self.disk.log.start_offset:  # a snapshot was taken since: let it retry
             entries = ()
-        self.world.answer(self, waiting.ticket, Answer(answer, entries))
+        self.world.response(self, waiting.ticket, Response(response, entries))
 
     def fail_waiting(self, effect: do.FailWaitingFetches) -> None:
         for waiting in self.waiting:
-            answer = do.RespondToFetch(
+            response = do.RespondToFetch(
                 ticket=waiting.ticket, error=effect.error, leadership=effect.leadership, high_watermark=-1
             )
-            self.world.answer(self, waiting.ticket, Answer(answer))
+            self.world.response(self, waiting.ticket, Response(response))
         self.waiting.clear()
 
     def serve_snapshot(self, effect: do.ServeSnapshot) -> None:
         found = next((each for each in self.disk.log.snapshots if each.end == effect.snapshot), None)
         error = ErrorCode.NONE if found is not None else ErrorCode.SNAPSHOT_NOT_FOUND
-        answer = do.RespondToFetchSnapshot(ticket=effect.ticket, error=error, leadership=self.machine.leadership)
-        self.world.answer(self, effect.ticket, Answer(answer, snapshot=found))
+        response = do.RespondToFetchSnapshot(ticket=effect.ticket, error=error, leadership=self.machine.leadership)
+        self.world.response(self, effect.ticket, Response(response, snapshot=found))
 
     # Responses to this node
 
-    def take_answer(self, request: Send, answer: Answer) -> None:
-        match request, answer.effect:
+    def take_response(self, request: Send, response: Response) -> None:
+        match request, response.effect:
             case do.SendVote(), do.RespondToVote() as effect:
                 self.step(on.VoteResponseReceived(request, effect.error, effect.leadership, effect.is_granted))
             case ((do.SendBeginQuorum() | do.SendEndQuorum()), do.RespondToQuorumEpoch() as effect):
                 self.step(on.QuorumEpochResponseReceived(request, effect.error, effect.leadership))
             case do.SendFetch(), do.RespondToFetch() as effect:
-                self.take_fetched(request, effect, answer.entries)
+                self.take_fetched(request, effect, response.entries)
             case do.SendFetchSnapshot(), do.RespondToFetchSnapshot() as effect:
-                self.take_chunk(request, effect, answer.snapshot)
+                self.take_chunk(request, effect, response.snapshot)
             case do.SendUpdateVoter(), do.RespondToVoterChange() as effect:
                 self.step(on.UpdateVoterResponseReceived(request, effect.error, effect.leadership))
             case _:
-                raise AssertionError((request, answer))
+                raise AssertionError((request, response))
 
     def take_fetched(self, request: do.SendFetch, effect: do.RespondToFetch, entries: tuple[Entry, ...]) -> None:
         self.fetched = entries

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from raft_disk import Entry, MemoryDisk
-from raft_node import Answer, Node, endpoints_of
+from raft_node import Node, Response, endpoints_of
 
 from moldau.machines.raft import effects as do
 from moldau.machines.raft import events as on
@@ -102,8 +102,8 @@ class Scene:
             "error": ErrorCode.NONE,
             "high_watermark": 0,
         } | fields
-        answer = do.RespondToFetch(ticket=0, **given)
-        return self._gather(lambda: self.node.take_answer(request, Answer(answer, entries)))
+        response = do.RespondToFetch(ticket=0, **given)
+        return self._gather(lambda: self.node.take_response(request, Response(response, entries)))
 
     def next_ticket(self) -> int:
         self.ticket += 1
@@ -137,9 +137,9 @@ class Scene:
         """Grant every open vote request."""
         found: list[Effect] = []
         for _ in range(2):
-            asked = [each for each in self.effects if isinstance(each, do.SendVote)]
+            requested = [each for each in self.effects if isinstance(each, do.SendVote)]
             self.effects.clear()
-            for request in asked:
+            for request in requested:
                 found += self.receive(on.VoteResponseReceived(request, ErrorCode.NONE, no_leader(request.epoch), True))
             self.effects = list(found)
         return found
@@ -177,7 +177,7 @@ class Scene:
     def send(self, sender: Node, request: Send) -> None:
         """It is among the effects."""
 
-    def answer(self, sender: Node, ticket: int, answer: Answer) -> None:
+    def response(self, sender: Node, ticket: int, response: Response) -> None:
         """It is among the effects."""
 
     def may_crash(self, _effect: Effect) -> bool:
@@ -189,7 +189,7 @@ class Scene:
     def acknowledged(self, offset: int, value: str) -> None:
         """It is in the high watermark."""
 
-    def answered_change(self, effect: do.RespondToVoterChange) -> None:
+    def voter_change_done(self, effect: do.RespondToVoterChange) -> None:
         """It is among the effects."""
 
 

@@ -102,7 +102,7 @@ class Storm:
             if not gone:
                 return
             ticket = cluster.remove_voter(gone[0].key)
-            cluster.run(PATIENCE_MS, partial(self._is_answered, ticket))
+            cluster.run(PATIENCE_MS, partial(self._is_complete, ticket))
         demand(False, "voters that are gone cannot be removed")
 
     def _settled_leader(self) -> Node:
@@ -128,7 +128,7 @@ class Storm:
                 return
         demand(False, "after healing nothing is committed")
 
-    def _is_answered(self, ticket: int | None) -> bool:
+    def _is_complete(self, ticket: int | None) -> bool:
         return ticket in self.cluster.changes
 
     def _is_acknowledged(self, value: str) -> bool:

@@ -120,7 +120,7 @@ class AlterIsr(NamedTuple):
     proposal: ProposeIsr
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """The controller's response to a proposal."""
 
     code: ErrorCode
@@ -178,21 +178,21 @@ class Controller:
                 replicas = tuple(each for each in state.replicas if each != remove)
                 self._write(isr, (), state.leader, replicas=replicas, is_new_epoch=True)
 
-    def alter(self, request: AlterIsr) -> Answer:
+    def alter(self, request: AlterIsr) -> Response:
         state, proposal = self.state, request.proposal
         if state.broker_epochs.get(request.sender) != request.broker_epoch:
-            return Answer(ErrorCode.STALE_BROKER_EPOCH)
+            return Response(ErrorCode.STALE_BROKER_EPOCH)
         if request.sender != state.leader or proposal.leader_epoch != state.leader_epoch:
-            return Answer(ErrorCode.FENCED_LEADER_EPOCH)
+            return Response(ErrorCode.FENCED_LEADER_EPOCH)
         if proposal.partition_epoch != state.partition_epoch:
-            return Answer(ErrorCode.INVALID_UPDATE_VERSION)
+            return Response(ErrorCode.INVALID_UPDATE_VERSION)
         assert set(proposal.isr) <= set(state.replicas)
         assert state.leader in proposal.isr
         for broker, epoch in zip(proposal.isr, proposal.broker_epochs, strict=True):
             if state.eligible_epoch(broker) == NOT_ELIGIBLE or epoch not in (-1, state.broker_epochs[broker]):
-                return Answer(ErrorCode.INELIGIBLE_REPLICA)
+                return Response(ErrorCode.INELIGIBLE_REPLICA)
         self._write(proposal.isr, self._elr_for(proposal.isr), state.leader)
-        return Answer(ErrorCode.NONE, self.state.partition_epoch, self.state.isr)
+        return Response(ErrorCode.NONE, self.state.partition_epoch, self.state.isr)
 
     def _exclude(self, broker: int) -> None:
         """Take out a broker that may have lost data, unless no other is left."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
-from replication_parts import AlterIsr, Answer, Controller, Entry, ModelLog, State
+from replication_parts import AlterIsr, Controller, Entry, ModelLog, Response, State
 
 from moldau.machines.replication import (
     EpochEnd,
@@ -51,7 +51,7 @@ class Decided(NamedTuple):
     receiver: int
     broker_epoch: int
     proposal: ProposeIsr
-    answer: Answer | None
+    response: Response | None
 
 
 @dataclass
@@ -98,7 +98,7 @@ class Cluster:
         self.lag_max_ms = random.choice([20.0, 1_000.0])
         self.entries_per_fetch = random.choice([2, 5, 30])
         self.fetches: list[Fetch] = []
-        self.answers: list[Fetched] = []
+        self.responses: list[Fetched] = []
         self.proposals: list[AlterIsr] = []
         self.decisions: list[Decided] = []
         self.values = 0
@@ -131,7 +131,7 @@ class Cluster:
         """End the process; written data stays. Its connections are reset, but sent messages may still arrive."""
         broker.is_up = False
         broker.machine = None
-        self.answers = [each for each in self.answers if each.fetch.sender != broker.id]
+        self.responses = [each for each in self.responses if each.fetch.sender != broker.id]
         self.decisions = [each for each in self.decisions if each.receiver != broker.id]
 
     def lose_power(self, broker: Broker) -> None:
@@ -238,19 +238,19 @@ class Cluster:
             if not log.start_offset <= fetch.offset or (diverging is None and fetch.offset > log.end_offset):
                 raise OffsetOutOfRange
             if diverging is not None:
-                self.answers.append(Fetched(fetch, diverging=diverging))
+                self.responses.append(Fetched(fetch, diverging=diverging))
                 return
             proposal = leader.follower_fetched(
                 fetch.sender, fetch.broker_epoch, fetch.offset, self.now_ms, fetch.log_start_offset
             )
         except OffsetOutOfRange:
-            self.answers.append(Fetched(fetch, ends=(log.start_offset, log.end_offset)))
+            self.responses.append(Fetched(fetch, ends=(log.start_offset, log.end_offset)))
         except KafkaError:
             return
         else:
             self.send_proposal(broker, proposal)
             entries = tuple(log.read(fetch.offset, self.entries_per_fetch))
-            self.answers.append(Fetched(fetch, entries, leader.high_watermark, log.start_offset))
+            self.responses.append(Fetched(fetch, entries, leader.high_watermark, log.start_offset))
 
     # ── Follower ──
 
@@ -272,19 +272,19 @@ class Cluster:
             )
         )
 
-    def take(self, answer: Fetched) -> None:
+    def take(self, response: Fetched) -> None:
         """Deliver a response to its follower."""
-        broker, fetch = self.brokers[answer.fetch.sender], answer.fetch
+        broker, fetch = self.brokers[response.fetch.sender], response.fetch
         follower = broker.follower
         if follower is None or not follower.expects(fetch.leader_epoch, fetch.offset, fetch.last_fetched_epoch):
             return
-        if answer.diverging is not None:
-            self.cut(broker, follower.diverged(answer.diverging))
-        elif answer.ends is not None:
-            self.cut(broker, follower.offset_out_of_range(*answer.ends))
+        if response.diverging is not None:
+            self.cut(broker, follower.diverged(response.diverging))
+        elif response.ends is not None:
+            self.cut(broker, follower.offset_out_of_range(*response.ends))
         else:
-            broker.log.append(answer.entries)
-            follower.fetched(answer.high_watermark, answer.log_start_offset)
+            broker.log.append(response.entries)
+            follower.fetched(response.high_watermark, response.log_start_offset)
             broker.log.advance_start(follower.log_start_offset)
 
     def cut(self, broker: Broker, cut: TruncateTo | RestartAt | None) -> None:
@@ -299,20 +299,20 @@ class Cluster:
     # ── Controller ──
 
     def decide(self, request: AlterIsr) -> None:
-        answer = self.controller.alter(request)
-        self.rejections += answer.code is not ErrorCode.NONE
-        self.decisions.append(Decided(request.sender, request.broker_epoch, request.proposal, answer))
+        response = self.controller.alter(request)
+        self.rejections += response.code is not ErrorCode.NONE
+        self.decisions.append(Decided(request.sender, request.broker_epoch, request.proposal, response))
 
     def receive_decision(self, decided: Decided) -> None:
         broker = self.brokers[decided.receiver]
         leader = broker.leader
         if leader is None or broker.broker_epoch != decided.broker_epoch:
             return
-        answer = decided.answer or Answer(ErrorCode.REQUEST_TIMED_OUT)
-        if answer.code is ErrorCode.NONE:
-            again = leader.isr_accepted(decided.proposal, answer.partition_epoch, answer.isr, self.now_ms)
+        response = decided.response or Response(ErrorCode.REQUEST_TIMED_OUT)
+        if response.code is ErrorCode.NONE:
+            again = leader.isr_accepted(decided.proposal, response.partition_epoch, response.isr, self.now_ms)
         else:
-            again = leader.isr_rejected(decided.proposal, answer.code, self.now_ms)
+            again = leader.isr_rejected(decided.proposal, response.code, self.now_ms)
         self.send_proposal(broker, again)
 
     # ── Invariants ──

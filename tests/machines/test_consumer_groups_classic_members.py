@@ -30,8 +30,8 @@ class TestClassicMembers:
         scene = ConsumerScene(a=4)
         Consumer(scene, "m", "a").join()
         classic = ClassicConsumer(scene, "a")
-        classic.member_id = scene.answers[classic.send_join()].member_id
-        response = scene.answers[classic.send_join()]
+        classic.member_id = scene.responses[classic.send_join()].member_id
+        response = scene.responses[classic.send_join()]
         assert (response.generation_id, response.leader, list(response.members)) == (2, "", [])
         assert (response.protocol_type, response.protocol_name) == ("consumer", "range")
 

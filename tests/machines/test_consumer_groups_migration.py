@@ -39,7 +39,7 @@ def stable_classic_group(scene: ConsumerScene, *instance_ids: str | None) -> lis
         tickets[ticket] = instance_id
     while scene.waiting:
         scene.pass_time(500)
-    joined = [scene.answers[ticket] for ticket in tickets]
+    joined = [scene.responses[ticket] for ticket in tickets]
     (leader,) = {each.leader for each in joined}
     ids = sorted((each.member_id for each in joined), key=lambda each: each != leader)
     for member_id in ids[1:]:
@@ -56,10 +56,10 @@ def classic_members_that_share(scene: ConsumerScene) -> tuple[list[str], int]:
     """
     first, ticket = scene.enter(protocols=(("range", owned_subscription("a")),))
     scene.pass_time(3_000)
-    scene.send_sync(first, scene.answers[ticket].generation_id, [(first, assignment(a=[0, 1, 2, 3]))])
+    scene.send_sync(first, scene.responses[ticket].generation_id, [(first, assignment(a=[0, 1, 2, 3]))])
     second, _ = scene.enter(protocols=(("range", owned_subscription("a")),))
     ticket = scene.send_join(first, protocols=(("range", owned_subscription("a", owned={"a": [0, 1, 2, 3]})),))
-    generation = scene.answers[ticket].generation_id
+    generation = scene.responses[ticket].generation_id
     scene.send_sync(first, generation, [(first, assignment(a=[0, 1])), (second, assignment())])
     assert scene.group().phase is Phase.STABLE
     return [first, second], generation
@@ -252,7 +252,7 @@ class TestDowngrade:
         assert read_assignment(group.members[classic.member_id].assignment).assigned_partitions[0].topic == "a"
         assert scene.heartbeat(classic.member_id, classic.generation) == ErrorCode.REBALANCE_IN_PROGRESS
         ticket = classic.send_join()
-        assert scene.answers[ticket].leader == classic.member_id
+        assert scene.responses[ticket].leader == classic.member_id
         assert not [event for event in scene.timers if "Members" in type(event).__name__]
 
     def test_group_becomes_classic_when_the_last_consumer_expires(self) -> None:
@@ -283,7 +283,7 @@ class TestDowngrade:
         settle(consumer, classic)
         scene.beat("m", -1)
         ticket = classic.send_join()
-        assert scene.answers[ticket].generation_id == 3  # the rebalance has started, but it never ends
+        assert scene.responses[ticket].generation_id == 3  # the rebalance has started, but it never ends
         scene.elect()
         assert scene.heartbeat(classic.member_id, 3) == ErrorCode.UNKNOWN_MEMBER_ID
 
@@ -317,13 +317,13 @@ class TestDowngrade:
         assert len(scene.group().members) == 2
         second = other.send_join()
         assert scene.error(ticket) == scene.error(second) == ErrorCode.NONE
-        assert scene.answers[ticket].generation_id == consumer.epoch + 1
+        assert scene.responses[ticket].generation_id == consumer.epoch + 1
 
     def test_single_member_continues_at_once(self) -> None:
         scene = ConsumerScene(a=4)
         Consumer(scene, "m", "a", instance_id="i").join()
         ticket = ClassicConsumer(scene, "a", instance_id="i").send_join()
-        assert scene.answers[ticket].leader == scene.answers[ticket].member_id
+        assert scene.responses[ticket].leader == scene.responses[ticket].member_id
 
     def test_static_classic_member_joins_as_such_when_downgrade_is_disabled(self) -> None:
         scene = ConsumerScene(GroupSettings(group_consumer_migration_policy="upgrade"), a=4)

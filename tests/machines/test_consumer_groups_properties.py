@@ -56,19 +56,19 @@ class Reader:
         self.is_rejected = False  # because its instance is still in use
         self.is_uncertain = False  # whether a response was lost, so that it must report everything
 
-    def join(self, names: list[str], regex: str, *, is_answer_lost: bool = False) -> None:
+    def join(self, names: list[str], regex: str, *, is_response_lost: bool = False) -> None:
         self.names, self.regex, self.epoch, self.held, self.assigned = names, regex, 0, set(), set()
         self._send(
-            is_answer_lost=is_answer_lost,
+            is_response_lost=is_response_lost,
             rebalance_timeout_ms=20_000,
             subscribed_topic_names=names,
             subscribed_topic_regex=regex,
             topic_partitions=[],
         )
 
-    def beat(self, *, is_answer_lost: bool = False, **fields: Any) -> None:
+    def beat(self, *, is_response_lost: bool = False, **fields: Any) -> None:
         if self.epoch == 0:
-            self.join(self.names, self.regex, is_answer_lost=is_answer_lost)
+            self.join(self.names, self.regex, is_response_lost=is_response_lost)
             return
         if self.is_uncertain:
             fields = {
@@ -83,7 +83,7 @@ class Reader:
             for topic_id, index in self.held:
                 held.setdefault(topic_id, []).append(index)
             fields["topic_partitions"] = as_owned(held)
-        self._send(is_answer_lost=is_answer_lost, **fields)
+        self._send(is_response_lost=is_response_lost, **fields)
 
     def subscribe(self, names: list[str], regex: str) -> None:
         self.names, self.regex = names, regex
@@ -94,7 +94,7 @@ class Reader:
         if self.is_news or self.held != self.assigned:
             self.held, self.must_report, self.is_news = set(self.assigned), True, False
 
-    def _send(self, *, is_answer_lost: bool, **fields: Any) -> None:
+    def _send(self, *, is_response_lost: bool, **fields: Any) -> None:
         try:
             response = self.scene.beat(self.member_id, self.epoch, instance_id=self.instance_id, **fields)
         except KafkaError as error:
@@ -103,8 +103,8 @@ class Reader:
             if error.code not in (*STARTS_OVER, ErrorCode.UNRELEASED_INSTANCE_ID):
                 raise
             return
-        self.is_uncertain = is_answer_lost
-        if not is_answer_lost:
+        self.is_uncertain = is_response_lost
+        if not is_response_lost:
             self._take(response)
 
     def _take(self, response: messages.ConsumerGroupHeartbeatResponse) -> None:
@@ -138,12 +138,15 @@ class SlowClassicConsumer(ClassicConsumer):
     def rejoin(self) -> None:
         ticket = self.send_join()
         if self.scene.error(ticket) == ErrorCode.MEMBER_ID_REQUIRED:
-            self.member_id = self.scene.answers[ticket].member_id
+            self.member_id = self.scene.responses[ticket].member_id
             ticket = self.send_join()
         if self.scene.error(ticket) != ErrorCode.NONE:
             self.forget()
             return
-        self.member_id, self.generation = self.scene.answers[ticket].member_id, self.scene.answers[ticket].generation_id
+        self.member_id, self.generation = (
+            self.scene.responses[ticket].member_id,
+            self.scene.responses[ticket].generation_id,
+        )
         if self.sync() == ErrorCode.NONE:
             self.ids = {name: topic.topic_id for name, topic in self.scene.image.topics.items()}
 
@@ -175,21 +178,21 @@ class GroupLife(RuleBasedStateMachine):
     def topics(self, counts: list[int]) -> None:
         self.scene.set_topics(**{name: count for name, count in zip(NAMES, counts, strict=True) if count})
 
-    @rule(number=members, names=subscriptions, regex=patterns, is_answer_lost=st.booleans())
-    def join(self, number: int, names: list[str], regex: str, is_answer_lost: bool) -> None:
+    @rule(number=members, names=subscriptions, regex=patterns, is_response_lost=st.booleans())
+    def join(self, number: int, names: list[str], regex: str, is_response_lost: bool) -> None:
         name = f"m{number}"
         if name not in self.readers:
             self.born += 1
             instance_id = f"i{number}" if number < 2 else None
             reader = Reader(self.scene, f"{name}-{self.born}", instance_id)
-            reader.join(names, regex, is_answer_lost=is_answer_lost)
+            reader.join(names, regex, is_response_lost=is_response_lost)
             if not reader.is_rejected:
                 self.readers[name] = reader
 
-    @rule(number=members, is_quick=st.booleans(), is_answer_lost=st.booleans())
-    def beat(self, number: int, is_quick: bool, is_answer_lost: bool) -> None:
+    @rule(number=members, is_quick=st.booleans(), is_response_lost=st.booleans())
+    def beat(self, number: int, is_quick: bool, is_response_lost: bool) -> None:
         def act(reader: Reader) -> None:
-            reader.beat(is_answer_lost=is_answer_lost)
+            reader.beat(is_response_lost=is_response_lost)
             if is_quick:
                 reader.deliver_held()
 
@@ -381,8 +384,8 @@ def life(seed: int, steps: int) -> GroupLife:
             random.choice(group.veterans).step()
 
     events: dict[Callable[[], object], int] = {
-        lambda: group.join(number=one(), names=names(), regex=regex(), is_answer_lost=chance(0.2)): 4,
-        lambda: group.beat(number=one(), is_quick=chance(0.5), is_answer_lost=chance(0.2)): 14,
+        lambda: group.join(number=one(), names=names(), regex=regex(), is_response_lost=chance(0.2)): 4,
+        lambda: group.beat(number=one(), is_quick=chance(0.5), is_response_lost=chance(0.2)): 14,
         lambda: group.calm(rounds=random.randint(1, 2)): 6,
         lambda: group.subscribe(number=one(), names=names(), regex=regex()): 2,
         lambda: group.leave(number=one(), way=random.choice([-1, -2, 0])): 2,

@@ -32,8 +32,8 @@ class Eager:
 
     def step(self) -> None:
         """Do what is next: take a response, send a request, or send a heartbeat."""
-        answers = self.scene.answers
-        if self.join in answers or self.sync in answers:
+        responses = self.scene.responses
+        if self.join in responses or self.sync in responses:
             self._take()
         elif self.join is None and self.sync is None:
             self._show()
@@ -56,7 +56,7 @@ class Eager:
 
     def _take(self) -> None:
         if self.join is not None:
-            response, self.join = self.scene.answers[self.join], None
+            response, self.join = self.scene.responses[self.join], None
             if response.error_code == ErrorCode.NONE:
                 self.member_id, self.generation = response.member_id, response.generation_id
                 self._send_sync(response)
@@ -65,7 +65,7 @@ class Eager:
             else:
                 self.start_over(ErrorCode(response.error_code))
         elif self.sync is not None:
-            synced, self.sync = self.scene.answers[self.sync], None
+            synced, self.sync = self.scene.responses[self.sync], None
             if synced.error_code == ErrorCode.NONE:
                 self.held = self._read(synced.assignment)
             else:
@@ -96,10 +96,10 @@ class Eager:
     def lose_coordinator(self) -> None:
         """Fail waiting requests when the coordinator changes."""
         for ticket in (self.join, self.sync):
-            if ticket is not None and ticket not in self.scene.answers:
+            if ticket is not None and ticket not in self.scene.responses:
                 self.start_over(ErrorCode.NOT_COORDINATOR)
-        self.join = self.join if self.join in self.scene.answers else None
-        self.sync = self.sync if self.sync in self.scene.answers else None
+        self.join = self.join if self.join in self.scene.responses else None
+        self.sync = self.sync if self.sync in self.scene.responses else None
 
 
 class ProtocolLife:
@@ -142,7 +142,7 @@ class ProtocolLife:
         if len(self.readers) < MEMBERS:
             self.born += 1
             reader = Reader(self.scene, f"m{self.born}", None)
-            reader.join([TOPIC], "", is_answer_lost=self.random.random() < 0.2)
+            reader.join([TOPIC], "", is_response_lost=self.random.random() < 0.2)
             self.readers.append(reader)
 
     def add_classic_member(self) -> None:
@@ -155,7 +155,7 @@ class ProtocolLife:
         if isinstance(member, Eager):
             member.step()
         elif isinstance(member, Reader):
-            member.beat(is_answer_lost=self.random.random() < 0.2)
+            member.beat(is_response_lost=self.random.random() < 0.2)
             if self.random.random() < 0.5:
                 member.deliver_held()
 

@@ -13,11 +13,11 @@ FetchTopic = messages.OffsetFetchRequest.OffsetFetchRequestTopics
 
 def fetched(scene: Scene, group_id: str = "g") -> dict[tuple[str, int], int]:
     """Return everything that the group has committed."""
-    answer = scene.machine.fetch_offsets(FetchGroup(group_id=group_id, topics=None))
-    assert answer.error_code == ErrorCode.NONE
+    response = scene.machine.fetch_offsets(FetchGroup(group_id=group_id, topics=None))
+    assert response.error_code == ErrorCode.NONE
     return {
         (topic.name, each.partition_index): each.committed_offset
-        for topic in answer.topics
+        for topic in response.topics
         for each in topic.partitions
     }
 
@@ -75,7 +75,7 @@ def test_member_of_an_earlier_generation_cannot_commit() -> None:
     scene.commit(5, member_id=follower, generation=1)
     for each in (leader, follower):
         ticket = scene.send_join(each, protocols=[("range", b"other")])
-    scene.send_sync(scene.answers[ticket].leader, 2)
+    scene.send_sync(scene.responses[ticket].leader, 2)
     assert scene.commit(4, member_id=follower, generation=1) == ErrorCode.ILLEGAL_GENERATION
     scene.leave((follower, None))
     assert scene.commit(4, member_id=follower, generation=2) == ErrorCode.UNKNOWN_MEMBER_ID
@@ -147,9 +147,9 @@ def test_oversized_offset_metadata_is_rejected_per_partition() -> None:
     request = messages.OffsetCommitRequest(
         group_id="g", generation_id_or_member_epoch=-1, retention_time_ms=-1, topics=[topic]
     )
-    (answer,) = scene.run(lambda: scene.machine.decide_commit_offsets(request, api_version=9, now=scene.now)).topics
-    assert [each.error_code for each in answer.partitions] == [0, ErrorCode.OFFSET_METADATA_TOO_LARGE, 0]
-    assert (answer.name, answer.topic_id) == ("t", b"i" * 16)
+    (response,) = scene.run(lambda: scene.machine.decide_commit_offsets(request, api_version=9, now=scene.now)).topics
+    assert [each.error_code for each in response.partitions] == [0, ErrorCode.OFFSET_METADATA_TOO_LARGE, 0]
+    assert (response.name, response.topic_id) == ("t", b"i" * 16)
     assert fetched(scene) == {("t", 0): 1, ("t", 2): 1}
 
 

@@ -63,13 +63,13 @@ class TopicsScene(ConsumerScene):
         self, *indexes: int, topic: str = "a", topic_id: TopicId = NO_TOPIC_ID, require_stable: bool = False
     ) -> list[int]:
         """Return the offsets, or the error codes."""
-        asked = FetchTopic(name=topic, topic_id=topic_id, partition_indexes=indexes)
-        answer = self.machine.fetch_offsets(FetchGroup(group_id="g", topics=[asked]), require_stable=require_stable)
-        return [each.error_code or each.committed_offset for each in answer.topics[0].partitions]
+        topics = [FetchTopic(name=topic, topic_id=topic_id, partition_indexes=indexes)]
+        response = self.machine.fetch_offsets(FetchGroup(group_id="g", topics=topics), require_stable=require_stable)
+        return [each.error_code or each.committed_offset for each in response.topics[0].partitions]
 
     def all_fetched(self) -> dict[str, list[int]]:
-        answer = self.machine.fetch_offsets(FetchGroup(group_id="g", topics=None))
-        return {topic.name: [each.committed_offset for each in topic.partitions] for topic in answer.topics}
+        response = self.machine.fetch_offsets(FetchGroup(group_id="g", topics=None))
+        return {topic.name: [each.committed_offset for each in topic.partitions] for topic in response.topics}
 
 
 class TestFetching:

@@ -14,19 +14,19 @@ DELAY_MS = 3_000
 
 def test_new_member_gets_an_id_and_rejoins_with_it() -> None:
     scene = Scene()
-    answer = scene.answers[scene.send_join(client_id="reader")]
-    assert answer.error_code == ErrorCode.MEMBER_ID_REQUIRED
-    assert answer.member_id.startswith("reader-")
-    ticket = scene.send_join(answer.member_id)
+    response = scene.responses[scene.send_join(client_id="reader")]
+    assert response.error_code == ErrorCode.MEMBER_ID_REQUIRED
+    assert response.member_id.startswith("reader-")
+    ticket = scene.send_join(response.member_id)
     scene.pass_time(DELAY_MS)
-    assert (scene.answers[ticket].error_code, scene.answers[ticket].member_id) == (0, answer.member_id)
+    assert (scene.responses[ticket].error_code, scene.responses[ticket].member_id) == (0, response.member_id)
 
 
 def test_new_member_joins_at_once_before_version_4() -> None:
     scene = Scene()
     ticket = scene.send_join(version=3)
     scene.pass_time(DELAY_MS)
-    assert scene.answers[ticket].generation_id == 1
+    assert scene.responses[ticket].generation_id == 1
 
 
 def test_assigned_id_expires_with_the_session_timeout() -> None:
@@ -56,7 +56,7 @@ def test_unassigned_member_id_is_unknown(group_id: str) -> None:
     scene.settle()
     ticket = scene.send_join("mallory", group_id=group_id)
     assert scene.error(ticket) == ErrorCode.UNKNOWN_MEMBER_ID
-    assert scene.answers[ticket].member_id == "mallory"
+    assert scene.responses[ticket].member_id == "mallory"
 
 
 @pytest.mark.proves("C5", part="static members")
@@ -140,10 +140,10 @@ def test_common_assignor_with_the_most_votes_is_chosen() -> None:
         scene.enter(protocols=[("range", c), ("sticky", c), ("mine", c)])[1],
     ]
     scene.pass_time(3 * DELAY_MS)
-    answers = [scene.answers[ticket] for ticket in tickets]
-    assert {each.protocol_name for each in answers} == {"range"}
-    assert {each.protocol_type for each in answers} == {"consumer"}
-    leader, *others = sorted(answers, key=lambda each: each.leader != each.member_id)
+    responses = [scene.responses[ticket] for ticket in tickets]
+    assert {each.protocol_name for each in responses} == {"range"}
+    assert {each.protocol_type for each in responses} == {"consumer"}
+    leader, *others = sorted(responses, key=lambda each: each.leader != each.member_id)
     assert [each.metadata for each in leader.members] == [a, b, c]
     assert all(not each.members and each.leader == leader.member_id for each in others)
 
@@ -162,7 +162,7 @@ class TestInitialRebalanceDelay:
         scene.pass_time(DELAY_MS - 1)
         assert ticket in scene.waiting
         scene.pass_time(1)
-        assert scene.answers[ticket].generation_id == 1
+        assert scene.responses[ticket].generation_id == 1
 
     def test_delay_is_extended_by_new_members(self) -> None:
         scene = Scene()
@@ -172,7 +172,7 @@ class TestInitialRebalanceDelay:
         scene.pass_time(1)
         assert {first, second} <= scene.waiting
         scene.pass_time(DELAY_MS)
-        assert {scene.answers[each].generation_id for each in (first, second)} == {1}
+        assert {scene.responses[each].generation_id for each in (first, second)} == {1}
 
     def test_delay_is_limited_by_the_rebalance_timeout(self) -> None:
         scene = Scene()
@@ -195,13 +195,13 @@ class TestInitialRebalanceDelay:
         scene.pass_time(DELAY_MS - 1)
         assert {first, second} <= scene.waiting
         scene.pass_time(1)
-        assert {scene.answers[each].generation_id for each in (first, second)} == {1}
+        assert {scene.responses[each].generation_id for each in (first, second)} == {1}
 
     def test_first_member_is_alone_without_a_delay(self) -> None:
         scene = Scene(GroupSettings(group_initial_rebalance_delay_ms=0))
         ticket = scene.enter()[1]
         scene.pass_time(0)
-        assert scene.answers[ticket].generation_id == 1
+        assert scene.responses[ticket].generation_id == 1
 
     def test_pending_member_does_not_extend_the_delay(self) -> None:
         scene = Scene()
@@ -225,7 +225,7 @@ class TestFullGroup:
         scene = Scene(GroupSettings(group_max_size=2))
         scene.settle(None, None)
         ticket = scene.send_join()
-        assert (scene.error(ticket), scene.answers[ticket].member_id) == (ErrorCode.GROUP_MAX_SIZE_REACHED, "")
+        assert (scene.error(ticket), scene.responses[ticket].member_id) == (ErrorCode.GROUP_MAX_SIZE_REACHED, "")
         assert scene.group().phase is Phase.STABLE
 
     def test_last_joins_are_rejected_during_a_rebalance(self) -> None:
@@ -244,7 +244,7 @@ class TestFullGroup:
         tickets = [scene.send_join(one), scene.send_join(leader)]
         assert set(tickets) == scene.waiting
         assert scene.error(scene.send_join(two)) == ErrorCode.GROUP_MAX_SIZE_REACHED
-        assert [scene.answers[each].generation_id for each in tickets] == [2, 2]
+        assert [scene.responses[each].generation_id for each in tickets] == [2, 2]
 
     def test_waiting_member_may_retry(self) -> None:
         scene = Scene(GroupSettings(group_max_size=1))
@@ -279,9 +279,9 @@ class TestRejoin:
         tickets = [scene.enter()[1] for _ in range(2)]
         scene.pass_time(2 * DELAY_MS)
         for ticket in tickets:
-            answer = scene.answers[ticket]
-            again = scene.answers[scene.send_join(answer.member_id)]
-            assert again == answer
+            response = scene.responses[ticket]
+            again = scene.responses[scene.send_join(response.member_id)]
+            assert again == response
         assert scene.group().phase is Phase.COMPLETING
 
     def test_changed_subscription_triggers_a_rebalance(self) -> None:
@@ -291,14 +291,14 @@ class TestRejoin:
         assert scene.group().phase is Phase.PREPARING
         assert scene.heartbeat(leader, 1) == ErrorCode.REBALANCE_IN_PROGRESS
         other = scene.send_join(leader)
-        assert {scene.answers[each].generation_id for each in (ticket, other)} == {2}
-        assert scene.answers[other].members[1].metadata == b"other"
+        assert {scene.responses[each].generation_id for each in (ticket, other)} == {2}
+        assert scene.responses[other].members[1].metadata == b"other"
 
     def test_changed_subscription_fails_waiting_syncs(self) -> None:
         scene = Scene()
         tickets = [scene.enter()[1] for _ in range(2)]
         scene.pass_time(2 * DELAY_MS)
-        leader, follower = (scene.answers[each].member_id for each in tickets)
+        leader, follower = (scene.responses[each].member_id for each in tickets)
         sync = scene.send_sync(follower, 1)
         scene.send_join(leader, protocols=[("range", b"other")])
         assert scene.error(sync) == ErrorCode.REBALANCE_IN_PROGRESS
@@ -309,13 +309,13 @@ class TestRejoin:
         ticket = scene.send_join(leader)
         assert scene.group().phase is Phase.PREPARING
         scene.send_join(follower)
-        assert scene.answers[ticket].generation_id == 2
+        assert scene.responses[ticket].generation_id == 2
 
     def test_unchanged_follower_gets_the_missed_response(self) -> None:
         scene = Scene()
         leader, follower = scene.settle(None, None)
-        answer = scene.answers[scene.send_join(follower)]
-        assert (answer.generation_id, answer.leader, answer.members) == (1, leader, [])
+        response = scene.responses[scene.send_join(follower)]
+        assert (response.generation_id, response.leader, response.members) == (1, leader, [])
         assert scene.group().phase is Phase.STABLE
 
     def test_waiting_member_gets_one_response(self) -> None:
@@ -334,9 +334,9 @@ def test_members_that_do_not_rejoin_in_time_are_removed() -> None:
     scene.pass_time(REBALANCE_MS - 1)
     assert ticket in scene.waiting
     scene.pass_time(1)
-    answer = scene.answers[ticket]
-    assert (answer.generation_id, answer.leader) == (2, slow)
-    assert [each.member_id for each in answer.members] == [slow]
+    response = scene.responses[ticket]
+    assert (response.generation_id, response.leader) == (2, slow)
+    assert [each.member_id for each in response.members] == [slow]
     assert scene.heartbeat(leader, 1) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
@@ -390,10 +390,10 @@ def test_200_members_joining_at_once_settle_within_two_generations(delay_ms: int
         scene.pass_time(3_000)
         for member_id, ticket in latest.items():  # what a member does on a rebalance
             if ticket not in scene.waiting:
-                generation = scene.answers[ticket].generation_id
+                generation = scene.responses[ticket].generation_id
                 if scene.heartbeat(member_id, generation) == ErrorCode.REBALANCE_IN_PROGRESS:
                     latest[member_id] = scene.send_join(member_id)
     group = scene.group()
     assert len(group.members) == 200
     assert group.generation == generations
-    assert {scene.answers[ticket].generation_id for ticket in latest.values()} == {group.generation}
+    assert {scene.responses[ticket].generation_id for ticket in latest.values()} == {group.generation}

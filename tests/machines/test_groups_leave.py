@@ -13,8 +13,8 @@ def test_leave_responds_at_once_and_others_rebalance() -> None:
     leader, follower = scene.settle(None, None)
     assert scene.leave((leader, None)) == [ErrorCode.NONE]
     assert scene.heartbeat(follower, 1) == ErrorCode.REBALANCE_IN_PROGRESS
-    answer = scene.answers[scene.send_join(follower)]
-    assert (answer.generation_id, answer.leader) == (2, follower)
+    response = scene.responses[scene.send_join(follower)]
+    assert (response.generation_id, response.leader) == (2, follower)
 
 
 def test_last_member_leaves_an_empty_group() -> None:
@@ -30,11 +30,11 @@ def test_batch_leave_returns_an_error_per_member() -> None:
     scene = Scene()
     leader, two, three = scene.settle("one", "two", None)
     pending = scene.new_id()
-    answers = scene.leave(
+    responses = scene.leave(
         ("", "one"), (two, "two"), (three, None), (pending, None), ("mallory", None), ("", "x"), ("", None)
     )
     unknown = ErrorCode.UNKNOWN_MEMBER_ID
-    assert answers == [0, 0, 0, 0, unknown, unknown, unknown]
+    assert responses == [0, 0, 0, 0, unknown, unknown, unknown]
     assert scene.machine.state.classic["g"].generation == 2
     assert scene.heartbeat(leader, 1) == unknown
 
@@ -53,8 +53,8 @@ def test_version_2_leaves_for_the_sender_only(is_member: bool, error: ErrorCode)
     scene = Scene()
     (member_id,) = scene.settle()
     request = messages.LeaveGroupRequest(group_id="g", member_id=member_id if is_member else "mallory")
-    answer = scene.run(lambda: scene.machine.decide_leave(request, api_version=2, now=scene.now))
-    assert (answer.error_code, len(answer.members)) == (error, 0)
+    response = scene.run(lambda: scene.machine.decide_leave(request, api_version=2, now=scene.now))
+    assert (response.error_code, len(response.members)) == (error, 0)
 
 
 def test_leave_of_an_unknown_group_is_rejected() -> None:
@@ -78,14 +78,14 @@ def test_leave_fails_the_members_waiting_join() -> None:
     joins = [scene.send_join(each) for each in (leader,)]
     assert scene.leave((newcomer, None), (follower, None)) == [0, 0]
     assert scene.error(ticket) == ErrorCode.UNKNOWN_MEMBER_ID
-    assert scene.answers[joins[0]].generation_id == 2
+    assert scene.responses[joins[0]].generation_id == 2
 
 
 def test_leave_fails_the_members_waiting_sync() -> None:
     scene = Scene()
     tickets = [scene.enter()[1] for _ in range(2)]
     scene.pass_time(6_000)
-    follower = scene.answers[tickets[1]].member_id
+    follower = scene.responses[tickets[1]].member_id
     sync = scene.send_sync(follower, 1)
     scene.leave((follower, None))
     assert scene.error(sync) == ErrorCode.UNKNOWN_MEMBER_ID

@@ -177,8 +177,8 @@ class TestTopicDeletion:
         assert sum(map(len, scene.machine.state.offsets["g"].values())) == 7
         scene.now_ms += 1
         scene.commit(9, partition=20, topic="t")  # of a recreated topic, as it is later
-        answers = [scene.run(lambda: scene.machine.decide_topics_deleted(topics, now=scene.now)) for _ in range(3)]
-        assert answers == [False, False, True]
+        responses = [scene.run(lambda: scene.machine.decide_topics_deleted(topics, now=scene.now)) for _ in range(3)]
+        assert responses == [False, False, True]
         assert [*scene.machine.state.offsets["g"]["t"]] == [20]
 
     def test_topic_without_offsets_changes_nothing(self) -> None:

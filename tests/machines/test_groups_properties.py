@@ -72,30 +72,30 @@ class Groups(RuleBasedStateMachine):
 
     def take_join_response(self, client: Client, ticket: Ticket) -> None:
         client.join = None
-        answer = self.scene.answers.get(ticket)
-        if answer is None:  # lost with a coordinator
+        response = self.scene.responses.get(ticket)
+        if response is None:  # lost with a coordinator
             return
-        if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-            client.member_id = answer.member_id
-        elif answer.error_code == ErrorCode.NONE:
-            client.member_id, client.generation = answer.member_id, answer.generation_id
-            client.is_leader = answer.leader == answer.member_id and not answer.skip_assignment
-            client.others = tuple((each.member_id, each.group_instance_id) for each in answer.members)
-            assert bool(answer.members) == (answer.leader == answer.member_id)
+        if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            client.member_id = response.member_id
+        elif response.error_code == ErrorCode.NONE:
+            client.member_id, client.generation = response.member_id, response.generation_id
+            client.is_leader = response.leader == response.member_id and not response.skip_assignment
+            client.others = tuple((each.member_id, each.group_instance_id) for each in response.members)
+            assert bool(response.members) == (response.leader == response.member_id)
         else:
-            assert answer.error_code in RETRY
-            if answer.error_code != ErrorCode.REBALANCE_IN_PROGRESS:
+            assert response.error_code in RETRY
+            if response.error_code != ErrorCode.REBALANCE_IN_PROGRESS:
                 client.member_id = ""
 
     def take_sync_response(self, client: Client, ticket: Ticket) -> None:
         client.sync = None
-        answer = self.scene.answers.get(ticket)
-        if answer is None or answer.error_code != ErrorCode.NONE:
+        response = self.scene.responses.get(ticket)
+        if response is None or response.error_code != ErrorCode.NONE:
             return
         who = client.instance_id or client.member_id
         client.synced_in = client.generation
         meant = self.assigned[self.life, client.generation]
-        assert answer.assignment == meant.get(who, b""), "not what this generation's leader meant for it"
+        assert response.assignment == meant.get(who, b""), "not what this generation's leader meant for it"
 
     # Requests
 

@@ -15,40 +15,40 @@ def test_static_member_needs_no_second_join() -> None:
     scene = Scene()
     ticket = scene.send_join(instance_id="one")
     scene.pass_time(3_000)
-    assert scene.answers[ticket].member_id.startswith("one-")
-    assert scene.answers[ticket].members[0].group_instance_id == "one"
+    assert scene.responses[ticket].member_id.startswith("one-")
+    assert scene.responses[ticket].members[0].group_instance_id == "one"
 
 
 @pytest.mark.proves("C5")
 def test_restarted_static_follower_gets_its_assignment_without_a_rebalance() -> None:
     scene = Scene()
     leader, follower = scene.settle("one", "two")
-    answer = scene.answers[scene.send_join(instance_id="two")]
-    assert (answer.error_code, answer.generation_id, answer.leader, answer.members) == (0, 1, leader, [])
-    assert answer.member_id != follower
+    response = scene.responses[scene.send_join(instance_id="two")]
+    assert (response.error_code, response.generation_id, response.leader, response.members) == (0, 1, leader, [])
+    assert response.member_id != follower
     assert scene.heartbeat(leader, 1, instance_id="one") == ErrorCode.NONE
-    sync = scene.send_sync(answer.member_id, 1, instance_id="two")
-    assert scene.answers[sync].assignment == follower.encode()
-    assert {each.member_id for each in scene.machine.state.classic["g"].members} == {leader, answer.member_id}
+    sync = scene.send_sync(response.member_id, 1, instance_id="two")
+    assert scene.responses[sync].assignment == follower.encode()
+    assert {each.member_id for each in scene.machine.state.classic["g"].members} == {leader, response.member_id}
 
 
 def test_restarted_static_leader_gets_skip_assignment() -> None:
     scene = Scene()
     leader, follower = scene.settle("one", "two")
-    answer = scene.answers[scene.send_join(instance_id="one")]
-    assert answer.skip_assignment
-    assert answer.leader == answer.member_id == scene.group().leader
-    assert {each.member_id for each in answer.members} == {answer.member_id, follower}
-    assert scene.answers[scene.send_sync(answer.member_id, 1)].assignment == leader.encode()
+    response = scene.responses[scene.send_join(instance_id="one")]
+    assert response.skip_assignment
+    assert response.leader == response.member_id == scene.group().leader
+    assert {each.member_id for each in response.members} == {response.member_id, follower}
+    assert scene.responses[scene.send_sync(response.member_id, 1)].assignment == leader.encode()
     assert scene.group().phase is Phase.STABLE
 
 
 def test_static_leader_of_old_version_appears_as_follower() -> None:
     scene = Scene()
     leader, _ = scene.settle("one", "two")
-    answer = scene.answers[scene.send_join(instance_id="one", version=8)]
-    assert (answer.skip_assignment, answer.leader, answer.members) == (False, leader, [])
-    assert scene.group().leader == answer.member_id
+    response = scene.responses[scene.send_join(instance_id="one", version=8)]
+    assert (response.skip_assignment, response.leader, response.members) == (False, leader, [])
+    assert scene.group().leader == response.member_id
 
 
 def test_full_group_accepts_a_restarted_static_member() -> None:
@@ -86,7 +86,7 @@ def test_sync_waiting_under_the_old_id_is_fenced() -> None:
     scene = Scene()
     tickets = [scene.send_join(instance_id=each) for each in ("one", "two")]
     scene.pass_time(6_000)
-    follower = scene.answers[tickets[1]].member_id
+    follower = scene.responses[tickets[1]].member_id
     sync = scene.send_sync(follower, 1, instance_id="two")
     ticket = scene.send_join(instance_id="two")
     assert scene.error(sync) == ErrorCode.FENCED_INSTANCE_ID
@@ -99,7 +99,7 @@ def test_restart_during_a_rebalance_joins_it() -> None:
     leader, _ = scene.settle("one", "two")
     first = scene.send_join(leader, instance_id="one")
     second = scene.send_join(instance_id="two")
-    assert {scene.answers[each].generation_id for each in (first, second)} == {2}
+    assert {scene.responses[each].generation_id for each in (first, second)} == {2}
 
 
 def test_restart_with_another_subscription_keeps_the_generation() -> None:
@@ -128,7 +128,7 @@ def test_restart_that_changes_the_assignor_triggers_a_rebalance() -> None:
     ticket = scene.send_join(instance_id="two", protocols=[("sticky", b"")])
     assert scene.heartbeat(leader, 1) == ErrorCode.REBALANCE_IN_PROGRESS
     scene.send_join(leader, instance_id="one", protocols=both)
-    assert scene.answers[ticket].protocol_name == "sticky"
+    assert scene.responses[ticket].protocol_name == "sticky"
 
 
 def test_absent_static_member_stays_through_a_rebalance() -> None:
@@ -136,13 +136,13 @@ def test_absent_static_member_stays_through_a_rebalance() -> None:
     leader, away = scene.settle("one", "two", session_ms=5 * REBALANCE_MS)
     ticket = scene.send_join(leader, instance_id="one", session_ms=5 * REBALANCE_MS)
     scene.pass_time(REBALANCE_MS)
-    answer = scene.answers[ticket]
-    assert {each.member_id for each in answer.members} == {leader, away}
+    response = scene.responses[ticket]
+    assert {each.member_id for each in response.members} == {leader, away}
     scene.send_sync(leader, 2, [(leader, b"some"), (away, b"rest")])
     scene.pass_time(2 * REBALANCE_MS)  # its sync is not awaited either
     assert scene.group().phase is Phase.STABLE
-    back = scene.answers[scene.send_join(instance_id="two", session_ms=5 * REBALANCE_MS)]
-    assert scene.answers[scene.send_sync(back.member_id, 2)].assignment == b"rest"
+    back = scene.responses[scene.send_join(instance_id="two", session_ms=5 * REBALANCE_MS)]
+    assert scene.responses[scene.send_sync(back.member_id, 2)].assignment == b"rest"
 
 
 def test_absent_static_leader_does_not_lead_the_next_generation() -> None:
@@ -150,7 +150,7 @@ def test_absent_static_leader_does_not_lead_the_next_generation() -> None:
     _, follower = scene.settle("one", "two", session_ms=5 * REBALANCE_MS)
     ticket = scene.send_join(follower, instance_id="two", protocols=[("range", b"other")], session_ms=5 * REBALANCE_MS)
     scene.pass_time(REBALANCE_MS)
-    assert scene.answers[ticket].leader == follower
+    assert scene.responses[ticket].leader == follower
 
 
 def test_absent_static_members_remain_until_their_sessions_expire() -> None:
@@ -184,9 +184,9 @@ def test_static_member_may_restart_after_a_failover() -> None:
     scene = Scene()
     _, follower = scene.settle("one", "two")
     scene.elect()
-    answer = scene.answers[scene.send_join(instance_id="two")]
-    assert answer.generation_id == 1
-    assert scene.answers[scene.send_sync(answer.member_id, 1)].assignment == follower.encode()
+    response = scene.responses[scene.send_join(instance_id="two")]
+    assert response.generation_id == 1
+    assert scene.responses[scene.send_sync(response.member_id, 1)].assignment == follower.encode()
     scene.elect()
     assert scene.heartbeat(follower, 1, instance_id="two") == ErrorCode.FENCED_INSTANCE_ID
 
@@ -208,7 +208,7 @@ def test_static_member_with_zero_rebalance_timeout_causes_no_busy_timer() -> Non
     scene = Scene()
     ticket = scene.send_join(instance_id="one", session_ms=1_800_000)
     scene.pass_time(3_000)
-    member_id = scene.answers[ticket].member_id
+    member_id = scene.responses[ticket].member_id
     scene.send_sync(member_id, 1, [(member_id, b"all")], instance_id="one")
     scene.send_join(instance_id="one", session_ms=1_800_000, rebalance_ms=0)
     scene.send_join(version=3, rebalance_ms=0)  # it is awaited no longer than the others, and is alone then

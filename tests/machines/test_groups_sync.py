@@ -14,8 +14,8 @@ def gathered(scene: Scene, count: int = 2, **options: object) -> list[str]:
     tickets = [scene.enter(**options)[1] for _ in range(count)]
     while tickets[0] in scene.waiting:
         scene.pass_time(500)
-    answers: list[messages.JoinGroupResponse] = [scene.answers[each] for each in tickets]
-    return sorted((each.member_id for each in answers), key=lambda each: each != answers[0].leader)
+    responses: list[messages.JoinGroupResponse] = [scene.responses[each] for each in tickets]
+    return sorted((each.member_id for each in responses), key=lambda each: each != responses[0].leader)
 
 
 def test_members_get_the_leaders_assignment() -> None:
@@ -24,8 +24,8 @@ def test_members_get_the_leaders_assignment() -> None:
     early = scene.send_sync(follower, 1)
     assert early in scene.waiting
     last = scene.send_sync(leader, 1, [(leader, b"mine"), (follower, b"yours")])
-    assert (scene.answers[early].assignment, scene.answers[last].assignment) == (b"yours", b"mine")
-    assert (scene.answers[last].protocol_type, scene.answers[last].protocol_name) == ("consumer", "range")
+    assert (scene.responses[early].assignment, scene.responses[last].assignment) == (b"yours", b"mine")
+    assert (scene.responses[last].protocol_type, scene.responses[last].protocol_name) == ("consumer", "range")
     stored = scene.machine.state.classic["g"]
     assert (stored.generation, stored.protocol, stored.leader) == (1, "range", leader)
     assert {each.member_id: each.assignment for each in stored.members} == {leader: b"mine", follower: b"yours"}
@@ -45,7 +45,7 @@ def test_assignment_covers_members_only() -> None:
     scene = Scene()
     leader, follower = gathered(scene)
     scene.send_sync(leader, 1, [("mallory", b"all of it"), (leader, b"mine")])
-    assert scene.answers[scene.send_sync(follower, 1)].assignment == b""
+    assert scene.responses[scene.send_sync(follower, 1)].assignment == b""
     assert {each.member_id for each in scene.machine.state.classic["g"].members} == {leader, follower}
 
 
@@ -56,21 +56,21 @@ def test_only_the_leader_assigns() -> None:
     ticket = scene.send_sync(follower, 1, [(follower, b"all of it")])
     assert ticket in scene.waiting
     scene.send_sync(leader, 1, [(follower, b"some")])
-    assert scene.answers[ticket].assignment == b"some"
+    assert scene.responses[ticket].assignment == b"some"
 
 
 def test_late_sync_gets_the_assignment() -> None:
     scene = Scene()
     leader, follower = scene.settle(None, None)
-    assert scene.answers[scene.send_sync(follower, 1)].assignment == follower.encode()
-    assert scene.answers[scene.send_sync(leader, 1)].assignment == leader.encode()
+    assert scene.responses[scene.send_sync(follower, 1)].assignment == follower.encode()
+    assert scene.responses[scene.send_sync(leader, 1)].assignment == leader.encode()
 
 
 def test_leader_of_a_stable_group_does_not_assign_again() -> None:
     scene = Scene()
     leader, follower = scene.settle(None, None)
     scene.send_sync(leader, 1, [(leader, b"all of it")])
-    assert scene.answers[scene.send_sync(follower, 1)].assignment == follower.encode()
+    assert scene.responses[scene.send_sync(follower, 1)].assignment == follower.encode()
 
 
 def test_later_sync_of_a_member_replaces_the_earlier() -> None:
@@ -79,7 +79,7 @@ def test_later_sync_of_a_member_replaces_the_earlier() -> None:
     first, second = scene.send_sync(follower, 1), scene.send_sync(follower, 1)
     assert scene.error(first) == ErrorCode.REBALANCE_IN_PROGRESS
     scene.send_sync(leader, 1, [(follower, b"some")])
-    assert scene.answers[second].assignment == b"some"
+    assert scene.responses[second].assignment == b"some"
 
 
 @pytest.mark.proves("C2")
@@ -126,7 +126,7 @@ def test_new_member_fails_waiting_syncs_with_rebalance() -> None:
     _, ticket = scene.enter()
     assert scene.error(sync) == ErrorCode.REBALANCE_IN_PROGRESS
     others = [scene.send_join(each) for each in (leader, follower)]
-    assert {scene.answers[each].generation_id for each in (ticket, *others)} == {2}
+    assert {scene.responses[each].generation_id for each in (ticket, *others)} == {2}
 
 
 def test_member_that_does_not_sync_is_evicted() -> None:
@@ -148,8 +148,8 @@ def test_leader_that_never_assigns_is_replaced() -> None:
     sync = scene.send_sync(follower, 1)
     scene.pass_time(REBALANCE_MS)
     assert scene.error(sync) == ErrorCode.REBALANCE_IN_PROGRESS
-    answer = scene.answers[scene.send_join(follower)]
-    assert (answer.generation_id, answer.leader) == (2, follower)
+    response = scene.responses[scene.send_join(follower)]
+    assert (response.generation_id, response.leader) == (2, follower)
     assert scene.error(scene.send_join(leader)) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
@@ -197,7 +197,7 @@ class TestHeartbeats:
             scene.pass_time(SESSION_MS - 1)
             scene.heartbeat(leader, 1)
             scene.heartbeat(follower, 1)
-        scene.sync_all({Ticket(0): scene.answers[scene.send_join(leader)]})
+        scene.sync_all({Ticket(0): scene.responses[scene.send_join(leader)]})
         scene.send_join(leader)
         for _ in range(3):
             scene.pass_time(SESSION_MS - 1)
@@ -236,7 +236,7 @@ class TestHeartbeats:
         patient, ticket = scene.enter(session_ms=3 * SESSION_MS)
         _, other = scene.enter()
         scene.pass_time(6_000)
-        scene.sync_all({each: scene.answers[each] for each in (ticket, other)})
+        scene.sync_all({each: scene.responses[each] for each in (ticket, other)})
         scene.pass_time(SESSION_MS)
         assert list(scene.group().members) == [patient]
 
@@ -260,8 +260,8 @@ def test_after_a_failover_sessions_restart_and_the_generation_continues() -> Non
     scene.elect()
     scene.pass_time(SESSION_MS - 1)
     assert [scene.heartbeat(each, 1) for each in (leader, follower)] == [0, 0]
-    assert scene.answers[scene.send_sync(follower, 1)].assignment == follower.encode()
-    assert scene.answers[scene.send_join(follower)].leader == leader
+    assert scene.responses[scene.send_sync(follower, 1)].assignment == follower.encode()
+    assert scene.responses[scene.send_join(follower)].leader == leader
 
 
 def test_absent_members_are_evicted_after_a_failover() -> None:

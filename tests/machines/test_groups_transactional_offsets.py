@@ -16,8 +16,10 @@ NONE = ErrorCode.NONE
 
 def fetched(scene: Scene, *, require_stable: bool, names: bool = True) -> list[tuple[int, ErrorCode]]:
     topics = [FetchTopic(name="t", partition_indexes=[0])] if names else None
-    answer = scene.machine.fetch_offsets(FetchGroup(group_id="g", topics=topics), require_stable=require_stable)
-    return [(each.committed_offset, ErrorCode(each.error_code)) for topic in answer.topics for each in topic.partitions]
+    response = scene.machine.fetch_offsets(FetchGroup(group_id="g", topics=topics), require_stable=require_stable)
+    return [
+        (each.committed_offset, ErrorCode(each.error_code)) for topic in response.topics for each in topic.partitions
+    ]
 
 
 @pytest.mark.proves("P3")
@@ -69,7 +71,7 @@ def test_transactional_commit_is_accepted_before_the_assignment() -> None:
     scene = Scene()
     member_id, ticket = scene.enter()
     scene.pass_time(scene.settings.group_initial_rebalance_delay_ms)
-    generation = scene.answers[ticket].generation_id
+    generation = scene.responses[ticket].generation_id
     assert scene.commit(5, member_id=member_id, generation=generation) is ErrorCode.REBALANCE_IN_PROGRESS
     assert scene.commit_in_transaction(5, member_id=member_id, generation=generation) is NONE
 

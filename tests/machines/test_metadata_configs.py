@@ -100,7 +100,7 @@ def test_validate_only_changes_nothing_and_still_rejects(scene: Scene) -> None:
     assert configs(scene) == {"retention.ms": "1000"}
 
 
-REFUSED: list[tuple[Resource, list[Step], int, str]] = [
+REJECTED: list[tuple[Resource, list[Step], int, str]] = [
     (Resource(ResourceType.TOPIC, "x"), [("retention.ms", 0, "1")], 3, "The topic 'x' does not exist."),
     (Resource(ResourceType.TOPIC, ""), [("retention.ms", 0, "1")], 42, "Default topic resources are not allowed."),
     (Resource(ResourceType.TOPIC, "b d"), [("retention.ms", 0, "1")], 17, "Topic name is invalid"),
@@ -121,7 +121,7 @@ REFUSED: list[tuple[Resource, list[Step], int, str]] = [
 
 
 @pytest.mark.proves("T1")
-@pytest.mark.parametrize(("resource", "steps", "code", "words"), REFUSED)
+@pytest.mark.parametrize(("resource", "steps", "code", "words"), REJECTED)
 def test_invalid_config_alteration_is_rejected_as_a_whole(
     scene: Scene, resource: Resource, steps: list[Step], code: int, words: str
 ) -> None:

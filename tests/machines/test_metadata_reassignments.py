@@ -141,7 +141,7 @@ def test_replication_factor_change_is_rejected_if_disallowed(scene: Scene) -> No
     assert not move(scene, [4, 2, 1], may_change_factor=False).error  # relative to the factor before the reassignment
 
 
-REFUSED: list[tuple[Reassignment, ErrorCode]] = [
+REJECTED: list[tuple[Reassignment, ErrorCode]] = [
     (Reassignment("x", 0, [1]), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     (Reassignment("t", 9, [1]), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     (Reassignment("t", -1, None), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
@@ -152,7 +152,7 @@ REFUSED: list[tuple[Reassignment, ErrorCode]] = [
 ]
 
 
-@pytest.mark.parametrize(("wanted", "code"), REFUSED)
+@pytest.mark.parametrize(("wanted", "code"), REJECTED)
 def test_invalid_reassignments_are_rejected(scene: Scene, wanted: Reassignment, code: ErrorCode) -> None:
     outcomes = scene.run(scene.machine.decide_alter_reassignments([wanted, Reassignment("t", 1, [2, 3, 4])]))
     assert [outcome.error for outcome in outcomes] == [code, ErrorCode.NONE]

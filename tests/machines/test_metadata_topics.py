@@ -64,7 +64,7 @@ def test_validate_only_returns_the_same_and_creates_nothing() -> None:
     assert rejected.error is ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-REFUSED = [
+REJECTED = [
     (NewTopic(""), 17, "Topic name is invalid: the empty string is not allowed"),
     (NewTopic("."), 17, "Topic name is invalid: '.' is not allowed"),
     (NewTopic(".."), 17, "Topic name is invalid: '..' is not allowed"),
@@ -94,7 +94,7 @@ REFUSED = [
 
 
 @pytest.mark.proves("T1")
-@pytest.mark.parametrize(("topic", "code", "words"), REFUSED)
+@pytest.mark.parametrize(("topic", "code", "words"), REJECTED)
 def test_invalid_topic_is_rejected_with_kafkas_code_and_message(topic: NewTopic, code: int, words: str) -> None:
     scene = Scene(brokers=2)
     scene.register(3)  # and left fenced
@@ -272,7 +272,7 @@ def test_manual_assignment_of_new_partitions_and_validate_only() -> None:
     assert replicas(scene) == [(1, 2), (3, 1), (2, 3)]
 
 
-GROWTH_REFUSED = [
+GROWTH_REJECTED = [
     (MorePartitions("x", 2), 3, "This server does not host this topic-partition."),
     (MorePartitions("t", 2), 37, "Topic already has 2 partition(s)."),
     (MorePartitions("t", 1), 37, "The topic t currently has 2 partition(s); 1 would not be an increase."),
@@ -287,7 +287,7 @@ GROWTH_REFUSED = [
 
 
 @pytest.mark.proves("T1")
-@pytest.mark.parametrize(("wanted", "code", "words"), GROWTH_REFUSED)
+@pytest.mark.parametrize(("wanted", "code", "words"), GROWTH_REJECTED)
 def test_invalid_create_partitions_has_kafkas_code_and_message(wanted: MorePartitions, code: int, words: str) -> None:
     scene = Scene(brokers=2)
     scene.create_one(NewTopic("t", 2))

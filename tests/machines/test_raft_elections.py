@@ -59,8 +59,8 @@ def test_voter_sends_pre_votes_without_a_new_epoch() -> None:
     scene = Scene(state=ElectionState(7))
     scene.start()
     effects = scene.wait_for_deadline()
-    asked = every(effects, do.SendVote)
-    assert [(each.to.node_id, each.epoch, each.is_pre_vote) for each in asked] == [(2, 7, True), (3, 7, True)]
+    requested = every(effects, do.SendVote)
+    assert [(each.to.node_id, each.epoch, each.is_pre_vote) for each in requested] == [(2, 7, True), (3, 7, True)]
     assert not every(effects, do.PersistQuorumState)
     assert scene.machine.role is RoleName.PROSPECTIVE
 
@@ -105,11 +105,11 @@ def test_votes_of_an_older_epoch_do_not_count() -> None:
 def test_pre_vote_does_not_count_as_a_vote() -> None:
     scene = Scene(voter_set(1, 2, 3, 4, 5))
     scene.start()
-    asked = every(scene.wait_for_deadline(), do.SendVote)
-    scene.receive(*map(granted, asked[:2]))
+    requested = every(scene.wait_for_deadline(), do.SendVote)
+    scene.receive(*map(granted, requested[:2]))
     assert scene.machine.role is RoleName.CANDIDATE
-    late = replace(asked[2], epoch=scene.machine.epoch)
-    scene.receive(granted(late), granted(replace(late, to=asked[3].to)))
+    late = replace(requested[2], epoch=scene.machine.epoch)
+    scene.receive(granted(late), granted(replace(late, to=requested[3].to)))
     assert scene.machine.role is RoleName.CANDIDATE
 
 
@@ -135,11 +135,11 @@ def test_lost_pre_vote_backs_off_without_a_new_epoch() -> None:
 def test_election_backoff_grows_up_to_a_limit() -> None:
     scene = Scene()
     scene.start()
-    asked, pauses = every(scene.wait_for_deadline(), do.SendVote), []
+    requested, pauses = every(scene.wait_for_deadline(), do.SendVote), []
     for _ in range(10):
-        scene.receive(*map(rejected, asked))
+        scene.receive(*map(rejected, requested))
         began_ms = scene.now_ms
-        while not (asked := every(scene.wait_for_deadline(), do.SendVote)):
+        while not (requested := every(scene.wait_for_deadline(), do.SendVote)):
             pass
         pauses.append(scene.now_ms - began_ms)
     assert pauses == sorted(pauses)
@@ -243,15 +243,15 @@ def test_follower_of_live_leader_rejects_pre_vote() -> None:
     request = scene.follow(2, 1)
     assert scene.request_vote(3, 1, is_pre_vote=True).is_granted  # it knows the leader by name only
     scene.fetched(request)
-    answer = scene.request_vote(3, 1, is_pre_vote=True)
-    assert (answer.is_granted, answer.leadership.leader_id) == (False, 2)
+    response = scene.request_vote(3, 1, is_pre_vote=True)
+    assert (response.is_granted, response.leadership.leader_id) == (False, 2)
 
 
 def test_leader_does_not_vote_for_another() -> None:
     scene = Scene()
     scene.elect()
-    answer = scene.request_vote(3, 1, last=(1, 9), is_pre_vote=True)
-    assert (answer.is_granted, answer.leadership.leader_id) == (False, 1)
+    response = scene.request_vote(3, 1, last=(1, 9), is_pre_vote=True)
+    assert (response.is_granted, response.leadership.leader_id) == (False, 1)
 
 
 def test_no_vote_is_granted_in_an_epoch_with_a_leader() -> None:
@@ -279,8 +279,8 @@ def test_leader_steps_down_on_later_epoch() -> None:
 def test_request_of_an_older_epoch_is_fenced() -> None:
     scene = Scene(state=ElectionState(5))
     scene.start()
-    answer = scene.request_vote(2, 4)
-    assert (answer.error, answer.leadership.epoch) == (ErrorCode.FENCED_LEADER_EPOCH, 5)
+    response = scene.request_vote(2, 4)
+    assert (response.error, response.leadership.epoch) == (ErrorCode.FENCED_LEADER_EPOCH, 5)
 
 
 def test_request_for_other_directory_id_is_rejected() -> None:

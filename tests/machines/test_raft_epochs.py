@@ -42,8 +42,8 @@ def test_begin_quorum_makes_voter_follow_and_fetch() -> None:
 def test_stale_leader_gets_the_later_epoch() -> None:
     scene = Scene(state=ElectionState(5))
     scene.start()
-    answer = only(scene.receive(begin(2, 4)), do.RespondToQuorumEpoch)
-    assert (answer.error, answer.leadership.epoch) == (ErrorCode.FENCED_LEADER_EPOCH, 5)
+    response = only(scene.receive(begin(2, 4)), do.RespondToQuorumEpoch)
+    assert (response.error, response.leadership.epoch) == (ErrorCode.FENCED_LEADER_EPOCH, 5)
 
 
 @pytest.mark.proves("H6")
@@ -81,8 +81,8 @@ def test_later_successor_stands_after_a_delay() -> None:
 def test_resigned_leader_is_not_followed_again_on_others_word() -> None:
     scene = Scene()
     scene.fetched(scene.follow(2, 4))
-    asked = every(scene.receive(end(2, 4, 1, 3)), do.SendVote)
-    scene.receive(on.VoteResponseReceived(asked[1], ErrorCode.NONE, leads(2, 4), False))
+    requested = every(scene.receive(end(2, 4, 1, 3)), do.SendVote)
+    scene.receive(on.VoteResponseReceived(requested[1], ErrorCode.NONE, leads(2, 4), False))
     assert scene.machine.role is RoleName.PROSPECTIVE
 
 
@@ -149,8 +149,8 @@ def test_vanished_non_leader_is_ignored() -> None:
 def test_only_the_leader_itself_revives_a_stopped_leader() -> None:
     scene = Scene()
     scene.fetched(scene.follow(2, 4))
-    asked = every(scene.receive(on.PeerStopped(NodeId(2))), do.SendVote)
-    scene.receive(on.VoteResponseReceived(asked[1], ErrorCode.NONE, leads(2, 4), False))
+    requested = every(scene.receive(on.PeerStopped(NodeId(2))), do.SendVote)
+    scene.receive(on.VoteResponseReceived(requested[1], ErrorCode.NONE, leads(2, 4), False))
     assert scene.machine.role is RoleName.PROSPECTIVE
     scene.receive(begin(2, 4))
     assert scene.machine.role.value == "follower"

@@ -61,14 +61,14 @@ def test_fetch_of_another_epoch_is_rejected(epoch: int, error: ErrorCode) -> Non
 def test_non_leader_responds_with_the_leader() -> None:
     scene = Scene()
     scene.follow(2, 4)
-    answer = only(scene.fetch(3, 0, 0), do.RespondToFetch)
-    assert (answer.error, answer.leadership.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 2)
+    response = only(scene.fetch(3, 0, 0), do.RespondToFetch)
+    assert (response.error, response.leadership.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 2)
 
 
 @pytest.mark.parametrize(("offset", "last_epoch"), [(-1, 0), (0, -1), (4, 4)])
 def test_fetch_of_an_impossible_position_is_rejected(offset: int, last_epoch: int) -> None:
-    answer = only(elected().fetch(2, offset, last_epoch), do.RespondToFetch)
-    assert answer.error is ErrorCode.INVALID_REQUEST
+    response = only(elected().fetch(2, offset, last_epoch), do.RespondToFetch)
+    assert response.error is ErrorCode.INVALID_REQUEST
 
 
 @pytest.mark.proves("H5")
@@ -82,15 +82,15 @@ def test_fetch_of_an_impossible_position_is_rejected(offset: int, last_epoch: in
     ],
 )
 def test_diverging_replica_gets_the_epoch_end(offset: int, last_epoch: int, end: OffsetAndEpoch) -> None:
-    answer = only(elected().fetch(2, offset, last_epoch), do.RespondToFetch)
-    assert (answer.error, answer.diverging) == (ErrorCode.NONE, end)
+    response = only(elected().fetch(2, offset, last_epoch), do.RespondToFetch)
+    assert (response.error, response.diverging) == (ErrorCode.NONE, end)
 
 
 @pytest.mark.proves("H6")
 @pytest.mark.parametrize(("offset", "last_epoch"), [(0, 0), (5, 3), (6, 2), (7, 2)])
 def test_replica_below_log_start_gets_the_snapshot_id(offset: int, last_epoch: int) -> None:
-    answer = only(compacted().fetch(3, offset, last_epoch), do.RespondToFetch)
-    assert answer.snapshot == OffsetAndEpoch(6, 3)
+    response = only(compacted().fetch(3, offset, last_epoch), do.RespondToFetch)
+    assert response.snapshot == OffsetAndEpoch(6, 3)
 
 
 def test_replica_at_the_end_of_the_snapshot_continues_from_there() -> None:
@@ -116,8 +116,8 @@ def test_replica_that_loads_a_snapshot_counts_as_fetching() -> None:
 
 def test_voter_with_a_later_epoch_triggers_an_election() -> None:
     scene = elected()
-    answer = only(scene.fetch(2, 4, 2, epoch=5), do.RespondToFetch)
-    assert answer.error is ErrorCode.UNKNOWN_LEADER_EPOCH
+    response = only(scene.fetch(2, 4, 2, epoch=5), do.RespondToFetch)
+    assert response.error is ErrorCode.UNKNOWN_LEADER_EPOCH
     assert (scene.machine.role, scene.machine.epoch) == (RoleName.UNATTACHED, 5)
 
 

@@ -15,8 +15,8 @@ def test_granted_pre_vote_that_names_the_silent_leader_counts() -> None:
     fetch = scene.follow(2, epoch=1)
     scene.fetched(fetch)
     scene.wait_for_deadline()
-    asked = [each for each in every(scene.effects, do.SendVote) if each.is_pre_vote and each.to.node_id == 3]
-    scene.receive(on.VoteResponseReceived(asked[-1], ErrorCode.NONE, leads(2, 1), True))
+    requested = [each for each in every(scene.effects, do.SendVote) if each.is_pre_vote and each.to.node_id == 3]
+    scene.receive(on.VoteResponseReceived(requested[-1], ErrorCode.NONE, leads(2, 1), True))
     assert scene.machine.role is RoleName.CANDIDATE
     assert scene.machine.epoch == 2
 
@@ -26,6 +26,6 @@ def test_leader_named_in_rejected_pre_vote_is_followed() -> None:
     fetch = scene.follow(2, epoch=1)
     scene.fetched(fetch)
     scene.wait_for_deadline()
-    asked = [each for each in every(scene.effects, do.SendVote) if each.is_pre_vote and each.to.node_id == 3]
-    scene.receive(on.VoteResponseReceived(asked[-1], ErrorCode.NONE, leads(2, 1), False))
+    requested = [each for each in every(scene.effects, do.SendVote) if each.is_pre_vote and each.to.node_id == 3]
+    scene.receive(on.VoteResponseReceived(requested[-1], ErrorCode.NONE, leads(2, 1), False))
     assert scene.machine.role is RoleName.FOLLOWER

@@ -105,8 +105,8 @@ def test_add_voter_fails_once_when_stalled_leader_resigns() -> None:
     scene = settled()
     effects_of(scene, on.AddVoterRequested(ticket=105, voter=voter(5), timeout_ms=60_000))
     scene.now_ms += 4 * scene.settings.fetch_timeout_ms
-    answers = every(effects_of(scene, REMOVE), do.RespondToVoterChange)
-    assert [(each.ticket, each.error) for each in answers] == [
+    responses = every(effects_of(scene, REMOVE), do.RespondToVoterChange)
+    assert [(each.ticket, each.error) for each in responses] == [
         (105, ErrorCode.NOT_LEADER_OR_FOLLOWER),
         (102, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     ]

@@ -86,9 +86,9 @@ def test_add_voter_times_out_when_it_never_catches_up() -> None:
         assert not every(effects, do.RespondToVoterChange)
         scene.fetch(2, 3, 1)
         effects = scene.wait(1000)
-    answer = only(effects, do.RespondToVoterChange)
-    assert answer.error is ErrorCode.REQUEST_TIMED_OUT
-    assert str(key(4)) in answer.message
+    response = only(effects, do.RespondToVoterChange)
+    assert response.error is ErrorCode.REQUEST_TIMED_OUT
+    assert str(key(4)) in response.message
     assert not every(scene.fetch(4, 3, 1), do.AppendVoters)
 
 
@@ -195,11 +195,11 @@ def test_voter_being_removed_may_stand_without_its_own_vote() -> None:
     entries = [Entry(1, "leader 1"), Entry(1, "version"), Entry(1, "voters", voter_set(1, 2, 3))]
     scene = Scene(entries=[*entries, Entry(1, "voters", voter_set(2, 3))], state=ElectionState(1, NodeId(1), key(1)))
     scene.start()
-    asked = every(scene.wait_for_deadline(), do.SendVote)
-    assert [each.to.node_id for each in asked] == [2, 3]
-    scene.receive(on.VoteResponseReceived(asked[0], ErrorCode.NONE, leads(-1, 1), True))
+    requested = every(scene.wait_for_deadline(), do.SendVote)
+    assert [each.to.node_id for each in requested] == [2, 3]
+    scene.receive(on.VoteResponseReceived(requested[0], ErrorCode.NONE, leads(-1, 1), True))
     assert scene.machine.role is RoleName.PROSPECTIVE
-    scene.receive(on.VoteResponseReceived(asked[1], ErrorCode.NONE, leads(-1, 1), True))
+    scene.receive(on.VoteResponseReceived(requested[1], ErrorCode.NONE, leads(-1, 1), True))
     assert scene.machine.role.value == "candidate"
 
 
@@ -391,8 +391,8 @@ def test_static_quorum_rejects_voter_changes() -> None:
 def test_pending_voter_change_fails_when_leadership_is_lost() -> None:
     scene = settled()
     add(scene, voter(4))
-    answer = only(scene.receive(on.ResignRequested()), do.RespondToVoterChange)
-    assert answer.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    response = only(scene.receive(on.ResignRequested()), do.RespondToVoterChange)
+    assert response.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 # Voter sets along the log

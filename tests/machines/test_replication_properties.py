@@ -107,17 +107,17 @@ class Chaos:
             cluster.check()
         cluster.fetch(broker)
         if broker.follower is not None:
-            answered = len(cluster.answers)
+            count = len(cluster.responses)
             cluster.serve(cluster.fetches.pop())
-            if len(cluster.answers) > answered:
+            if len(cluster.responses) > count:
                 cluster.check()
-                cluster.take(cluster.answers.pop())
+                cluster.take(cluster.responses.pop())
 
     def serve(self) -> None:
         self.deliver(self.cluster.fetches, self.cluster.serve)
 
     def take(self) -> None:
-        self.deliver(self.cluster.answers, self.cluster.take)
+        self.deliver(self.cluster.responses, self.cluster.take)
 
     def decide(self) -> None:
         self.deliver(self.cluster.proposals, self.cluster.decide)
@@ -141,7 +141,7 @@ class Chaos:
                 del cluster.proposals[number]
             cluster.decisions.append(Decided(lost.sender, lost.broker_epoch, lost.proposal, None))
             return
-        for messages in (cluster.fetches, cluster.answers):
+        for messages in (cluster.fetches, cluster.responses):
             if messages:
                 messages.pop(self.random.randrange(len(messages)))
 
@@ -241,7 +241,7 @@ class Chaos:
             cluster.check()
             cluster.fetch(broker)
         self.deliver_all(cluster.fetches, cluster.serve)
-        self.deliver_all(cluster.answers, cluster.take)
+        self.deliver_all(cluster.responses, cluster.take)
         self.deliver_all(cluster.proposals, cluster.decide)
         self.deliver_all(cluster.decisions, cluster.receive_decision)
 

@@ -30,7 +30,7 @@ def learn_all(cluster: Cluster) -> None:
 def catch_up(cluster: Cluster, broker: Broker) -> None:
     cluster.fetch(broker)
     cluster.serve(cluster.fetches.pop())
-    cluster.take(cluster.answers.pop())
+    cluster.take(cluster.responses.pop())
     cluster.check()
 
 
@@ -42,7 +42,7 @@ def proposal_of_the_second(cluster: Cluster) -> AlterIsr:
     return proposal
 
 
-def answer_all(cluster: Cluster) -> None:
+def respond_to_all(cluster: Cluster) -> None:
     while cluster.decisions or cluster.proposals:
         if cluster.decisions:
             cluster.receive_decision(cluster.decisions.pop(0))
@@ -66,12 +66,12 @@ def test_rejected_proposal_with_accepted_duplicate_loses_no_records(cluster: Clu
     learn_all(cluster)
     cluster.receive_decision(cluster.decisions.pop())
     produce(cluster)
-    answer_all(cluster)
+    respond_to_all(cluster)
     produce(cluster)
     cluster.controller.unfence(2)
     cluster.decide(proposal)  # a delayed copy
     cluster.check()
-    answer_all(cluster)
+    respond_to_all(cluster)
     produce(cluster)
 
 
@@ -81,7 +81,7 @@ def test_accepted_proposal_with_lost_response_loses_no_records(cluster: Cluster)
     cluster.decide(proposal)
     cluster.decisions.clear()  # this response is lost
     cluster.decide(proposal)
-    answer_all(cluster)
+    respond_to_all(cluster)
     produce(cluster)
     assert cluster.committed_end == 0
     learn_all(cluster)
@@ -94,7 +94,7 @@ def test_accepted_proposal_with_lost_response_loses_no_records(cluster: Cluster)
 def test_accepted_proposal_with_lost_response_counts(cluster: Cluster) -> None:
     proposal = proposal_of_the_second(cluster)
     cluster.decide(proposal)
-    cluster.decisions[0] = cluster.decisions[0]._replace(answer=None)
+    cluster.decisions[0] = cluster.decisions[0]._replace(response=None)
     cluster.receive_decision(cluster.decisions.pop())
     produce(cluster)
     assert len(cluster.proposals) == 1
@@ -120,13 +120,13 @@ def test_broker_after_a_power_loss_is_not_credited_with_lost_records() -> None:
     cluster.serve(old)
     cluster.check()
     assert not cluster.proposals
-    cluster.answers.clear()
+    cluster.responses.clear()
     catch_up(cluster, third)
     cluster.serve(old)
-    answer_all(cluster)
+    respond_to_all(cluster)
     assert first.leader is not None
     catch_up(cluster, second)
     for _ in range(8):
         catch_up(cluster, third)
-        answer_all(cluster)
+        respond_to_all(cluster)
     assert set(cluster.state.isr) == {1, 2, 3}

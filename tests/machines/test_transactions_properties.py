@@ -98,7 +98,7 @@ def check_outcomes(world: World) -> None:
         }
         assert len(set(outcomes.values())) <= 1, "a torn transaction"
         is_committed = True in outcomes.values()
-        assert not is_committed or world.asked.get(transaction) is True, "committed without a request"
+        assert not is_committed or world.requested.get(transaction) is True, "committed without a request"
         if transaction in world.outcomes:
             assert not outcomes or is_committed is world.outcomes[transaction], "not the acknowledged outcome"
         if is_committed or world.outcomes.get(transaction) is True:

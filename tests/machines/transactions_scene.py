@@ -20,7 +20,7 @@ from moldau.model.errors import KafkaError
 from moldau.model.ids import ProducerId, TopicPartition
 from moldau.wire.data_records import decode_transaction_record, encode_coordinator_key, encode_versioned
 
-Answer = TypeVar("Answer")
+Response = TypeVar("Response")
 
 NAME = "orders"
 TIMEOUT_MS = 60_000
@@ -64,7 +64,7 @@ class Scene:
     def state(self) -> TransactionState:
         return self.transaction().state
 
-    def accept(self, decision: Decision[Record, Answer]) -> Answer:
+    def accept(self, decision: Decision[Record, Response]) -> Response:
         for record in decision.records:
             self.machine.apply(record, len(self.log))
             self.log.append(stored(record))
@@ -74,10 +74,10 @@ class Scene:
         for effect in decision.effects:
             assert isinstance(effect, SendMarkers)
             self.markers.append(effect)
-        answer: Any = decision.responses.get(REQUESTER)
-        if isinstance(answer, KafkaError):
-            raise answer
-        return answer  # type: ignore[no-any-return]
+        response: Any = decision.responses.get(REQUESTER)
+        if isinstance(response, KafkaError):
+            raise response
+        return response  # type: ignore[no-any-return]
 
     def put(self, transaction: Transaction, name: str = NAME) -> ProducerIdentity:
         """Put a transactional id into a state."""
@@ -94,7 +94,7 @@ class Scene:
 
     # Requests
 
-    def with_id(self, decide: Callable[[ProducerId | None], Decision[Record, Answer]]) -> Answer:
+    def with_id(self, decide: Callable[[ProducerId | None], Decision[Record, Response]]) -> Response:
         """Decide without a new producer id, and again with one if it is needed."""
         try:
             return self.accept(decide(None))

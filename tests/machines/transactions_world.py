@@ -104,12 +104,12 @@ class Coordinator:
 
     def release(self) -> None:
         while self.held and self.held[0][0] <= self.committed:
-            _, on_response, answer, effects = self.held.popleft()
+            _, on_response, response, effects = self.held.popleft()
             for effect in effects:
                 assert isinstance(effect, SendMarkers)
                 self.send_markers(effect)
             if on_response is not None:
-                on_response(answer)
+                on_response(response)
 
     def pass_time(self, ms: float) -> None:
         until_ms = self.now_ms + ms
@@ -192,7 +192,7 @@ class World:
         self.transactions = 0
         self.owners: dict[ProducerIdentity, int] = {}
         self.acknowledged: dict[int, set[TopicPartition]] = {}
-        self.asked: dict[int, bool] = {}  # the outcome that its producer requested
+        self.requested: dict[int, bool] = {}  # the outcome that its producer requested
         self.outcomes: dict[int, bool] = {}  # the outcome that its producer got
         self.producers = [self.new_producer() for _ in range(2)]
 
@@ -251,9 +251,9 @@ class World:
 
     def ask_init(self, producer: Producer, expected: ProducerIdentity | None) -> None:
         def request() -> None:
-            def on_response(answer: Any) -> None:
-                if producer.request is request and not self.is_rejected(producer, answer):
-                    self.becomes(producer, answer)
+            def on_response(response: Any) -> None:
+                if producer.request is request and not self.is_rejected(producer, response):
+                    self.becomes(producer, response)
 
             self.coordinator.ask(
                 lambda machine, fresh, now: machine.decide_init_producer_id(
@@ -265,11 +265,11 @@ class World:
         producer.request = request
         self.send(request, producer.version)
 
-    def is_rejected(self, producer: Producer, answer: Any) -> bool:
+    def is_rejected(self, producer: Producer, response: Any) -> bool:
         """Return whether this run has ended; a concurrent transaction is retried."""
-        if isinstance(answer, KafkaError) and not isinstance(answer, ConcurrentTransactions):
+        if isinstance(response, KafkaError) and not isinstance(response, ConcurrentTransactions):
             producer.is_dead = True
-        return isinstance(answer, KafkaError)
+        return isinstance(response, KafkaError)
 
     def becomes(self, producer: Producer, identity: ProducerIdentity) -> None:
         owner = self.owners.setdefault(identity, producer.number)
@@ -304,10 +304,10 @@ class World:
         def append() -> None:
             acknowledge(self.partitions[partition].append(identity, transaction))
 
-        def on_response(answer: Any) -> None:
-            if isinstance(answer, ConcurrentTransactions) and producer.version >= V2:
+        def on_response(response: Any) -> None:
+            if isinstance(response, ConcurrentTransactions) and producer.version >= V2:
                 self.send(join, producer.version)
-            elif isinstance(answer, KafkaError):
+            elif isinstance(response, KafkaError):
                 acknowledge(False)
             else:
                 self.send(append, producer.version)
@@ -332,15 +332,15 @@ class World:
 
     def ask_end(self, producer: Producer, identity: ProducerIdentity, transaction: int | None, is_commit: bool) -> None:
         if transaction is not None:
-            self.asked[transaction] = is_commit
+            self.requested[transaction] = is_commit
 
         def request() -> None:
-            def on_response(answer: Any) -> None:
-                if producer.request is not request or self.is_rejected(producer, answer):
+            def on_response(response: Any) -> None:
+                if producer.request is not request or self.is_rejected(producer, response):
                     return
                 if transaction is not None:
                     self.outcomes[transaction] = is_commit
-                self.becomes(producer, answer)
+                self.becomes(producer, response)
 
             self.coordinator.ask(
                 lambda machine, fresh, now: machine.decide_end(

@@ -216,9 +216,9 @@ async def test_idle_worker_exits_and_another_starts_on_demand(tmp_path: Path) ->
 async def _fetch(address: Address, request: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(*address)
     writer.write(request)
-    answer = await reader.read()
+    response = await reader.read()
     writer.close()
-    return answer
+    return response
 
 
 async def _page(path: str) -> Page:
@@ -238,9 +238,9 @@ async def _page(path: str) -> Page:
 )
 async def test_pages_are_served_over_http(request_bytes: bytes, status: bytes, ending: bytes) -> None:
     listener = await SocketNetwork().serve_pages(Address("127.0.0.1", 0), _page)
-    answer = await _fetch(listener.address, request_bytes)
-    assert answer.startswith(b"HTTP/1.1 " + status)
-    assert answer.endswith(ending)
+    response = await _fetch(listener.address, request_bytes)
+    assert response.startswith(b"HTTP/1.1 " + status)
+    assert response.endswith(ending)
     await listener.close()
 
 

@@ -27,13 +27,13 @@ FRAME_MAX = 8 * MiB
 class Recorder:
     """An endpoint that records frames and sends scripted responses."""
 
-    def __init__(self, answer: Callable[[bytes], Sequence[Piece]] = lambda _: ()) -> None:
+    def __init__(self, response: Callable[[bytes], Sequence[Piece]] = lambda _: ()) -> None:
         self.frames: list[bytes] = []
         self.reason: str | None = None
         self.has_drained = asyncio.Event()
         self.has_ended = asyncio.Event()
         self.news = asyncio.Event()
-        self._answer = answer
+        self._respond = response
         self.connection: Connection
 
     def connected(self, connection: Connection) -> None:
@@ -42,7 +42,7 @@ class Recorder:
     def frame_received(self, frame: memoryview) -> None:
         self.frames.append(bytes(frame))
         self.news.set()
-        pieces = self._answer(bytes(frame))
+        pieces = self._respond(bytes(frame))
         if pieces:
             self.connection.send(pieces)
 
@@ -102,12 +102,12 @@ async def test_paused_connection_is_not_read_by_asyncio(
             transport._loop._add_reader(descriptor, callback)
 
     monkeypatch.setattr("asyncio.selector_events._SelectorTransport._add_reader", add_reader)
-    asked, asking = Recorder(lambda frame: [framed(frame.upper())]), Recorder()
-    async with served(asked) as address:
+    requested, asking = Recorder(lambda frame: [framed(frame.upper())]), Recorder()
+    async with served(requested) as address:
         connection = await SocketNetwork().connect(address, asking, FRAME_MAX)
         connection.send([framed(b"hello")])
         await asking.until(1)
-        assert (asked.frames, asking.frames) == ([b"hello"], [b"HELLO"])
+        assert (requested.frames, asking.frames) == ([b"hello"], [b"HELLO"])
         connection.abort()
         await asking.has_ended.wait()
 
@@ -332,12 +332,12 @@ async def test_paused_connection_delivers_nothing_until_resumed(changes_its_mind
 async def test_close_sends_the_queue_first() -> None:
     recorder = Recorder()
 
-    def answer(_: bytes) -> Sequence[Piece]:
+    def response(_: bytes) -> Sequence[Piece]:
         recorder.connection.send([b"w" * (8 * MiB)])
         recorder.connection.close()
         return ()
 
-    recorder._answer = answer
+    recorder._respond = response
     async with served(recorder) as address:
         reader, writer = await asyncio.open_connection(*address)
         writer.write(framed(b"go"))

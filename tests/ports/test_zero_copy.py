@@ -45,7 +45,7 @@ class FixedResponder:
 async def test_file_slice_is_sent_with_sendfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "segment").write_bytes(os.urandom(SLICE_BYTES))
     file = SystemDisk(Capabilities.detect()).open(str(tmp_path / "segment"), read_only=True)
-    answering = FixedResponder([b"head", FileSlice(file, 0, SLICE_BYTES)])
+    responding = FixedResponder([b"head", FileSlice(file, 0, SLICE_BYTES)])
     sent: list[int] = []
     in_kernel = os.sendfile
 
@@ -55,12 +55,12 @@ async def test_file_slice_is_sent_with_sendfile(tmp_path: Path, monkeypatch: pyt
         return taken
 
     monkeypatch.setattr(os, "sendfile", counted)
-    listener = await SocketNetwork().listen(Address("127.0.0.1", 0), lambda: answering, MiB)
+    listener = await SocketNetwork().listen(Address("127.0.0.1", 0), lambda: responding, MiB)
     reader, writer = await asyncio.open_connection(*listener.address)
     writer.write(struct.pack(">i", 2) + b"go")
     assert await reader.readexactly(4 + SLICE_BYTES) == b"head" + (tmp_path / "segment").read_bytes()
     assert sum(sent) == SLICE_BYTES
     writer.close()
-    await answering.has_ended.wait()
+    await responding.has_ended.wait()
     await listener.close()
     file.close()

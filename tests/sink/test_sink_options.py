@@ -147,8 +147,8 @@ def test_unused_columns_may_have_any_type() -> None:
 )
 def test_transaction_timeout_grows_with_rows_and_bytes(rows: int, size_bytes: int, timeout_ms: int) -> None:
     assert transaction_timeout_ms(sink_stream_options(TOPIC), rows, size_bytes) == timeout_ms
-    asked = sink_stream_options({**TOPIC, "kafka.transaction.timeout.ms": "5000"})
-    assert transaction_timeout_ms(asked, rows, size_bytes) == 5000
+    requested = sink_stream_options({**TOPIC, "kafka.transaction.timeout.ms": "5000"})
+    assert transaction_timeout_ms(requested, rows, size_bytes) == 5000
 
 
 def test_raw_sender_is_the_default_unless_unsupported_or_overridden() -> None:

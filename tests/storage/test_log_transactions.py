@@ -78,11 +78,11 @@ class TestVerification:
     def test_marker_during_verification_invalidates_it(self) -> None:
         bench = Bench()
         producers = bench.log.producers
-        asked = producers.verifications.seek(P, 0, 0, now_ms=0)
+        requested = producers.verifications.seek(P, 0, 0, now_ms=0)
         mark(bench, is_commit=False)
-        assert not producers.verifications.complete(P, asked)
+        assert not producers.verifications.complete(P, requested)
         another = producers.verifications.seek(P, 0, 0, now_ms=0)
-        assert not producers.verifications.complete(P, asked), "it was asked for another transaction"
+        assert not producers.verifications.complete(P, requested), "it was asked for another transaction"
         with pytest.raises(InvalidTxnState):
             producers.check_verified(header(0))
         assert producers.verifications.complete(P, another)
@@ -111,10 +111,10 @@ class TestVerification:
 
     def test_rejected_verification_is_discarded_but_not_a_newer_one(self) -> None:
         producers = Producers()
-        refused = producers.verifications.seek(P, 0, 3, now_ms=0)
-        producers.verifications.reject(P, refused)
+        rejected = producers.verifications.seek(P, 0, 3, now_ms=0)
+        producers.verifications.reject(P, rejected)
         admit(producers, 4)
-        producers.verifications.reject(P, refused)
+        producers.verifications.reject(P, rejected)
         producers.check_verified(header(4))
 
     @pytest.mark.proves("P3")

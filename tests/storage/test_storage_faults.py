@@ -227,14 +227,14 @@ def test_roll_on_a_full_disk_leaves_no_files() -> None:
                 raise OSError(errno.ENOSPC, "full", point.path)
 
         bench.disk.on_io = reject
-        refused = 0
+        rejected = 0
         for number in range(4, 10):
             try:
                 bench.append(b"%d" % number * 200)
             except OSError:
-                refused += 1
+                rejected += 1
         end = bench.log.end_offset
-        assert end + refused == 10
+        assert end + rejected == 10
         assert [record.offset for record in bench.records()] == list(range(end))
         bench.kill()
         assert [record.offset for record in bench.records()] == list(range(end))

@@ -39,9 +39,9 @@ class Notebook:
 
     def transaction(self, *steps: list[Any], process: str = "t", kind: Kind = Kind.OK) -> None:
         """Sends as `["send", key, [offset, value]]`, polls with their results."""
-        asked = [["send", step[1], step[2][1]] if step[0] == "send" else ["poll"] for step in steps]
-        self.add(process, Kind.INVOKE, "txn", asked)
-        self.add(process, kind, "txn", list(steps) if kind is Kind.OK else asked)
+        requested = [["send", step[1], step[2][1]] if step[0] == "send" else ["poll"] for step in steps]
+        self.add(process, Kind.INVOKE, "txn", requested)
+        self.add(process, kind, "txn", list(steps) if kind is Kind.OK else requested)
 
     def note(self, f: str, value: Any = None, *, process: str = "c") -> None:
         self.add(process, Kind.INVOKE, f, value)

@@ -92,9 +92,9 @@ def test_probe_accepts_a_join_requested_by_the_leader() -> None:
     ],
     ids=["for others", "in an older state", "in an older epoch", "for nothing"],
 )
-def test_probe_finds_a_join_that_was_not_requested(asked: Replica) -> None:
+def test_probe_finds_a_join_that_was_not_requested(requested: Replica) -> None:
     probe = IsrProbe()
-    probe.proposed(FOLDER_0, asked)
+    probe.proposed(FOLDER_0, requested)
     with pytest.raises(Violation, match="its leader requested"):
         probe.take(Changed(FOLDER_0, NEXT, OF_TWO), brokers(7, 8, 9))
 

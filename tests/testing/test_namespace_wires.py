@@ -29,7 +29,7 @@ def wires() -> Iterator[Wires]:
         yield wires
 
 
-def answer(wires: Wires, one: int, another: int) -> str:
+def response(wires: Wires, one: int, another: int) -> str:
     """Connect from one end to a port of another without a listener: refused if both directions are open."""
     if one == RUNNER:
         try:
@@ -43,21 +43,21 @@ def answer(wires: Wires, one: int, another: int) -> str:
 
 
 def test_all_ends_reach_each_other(wires: Wires) -> None:
-    assert {answer(wires, one, other) for one in range(3) for other in range(3) if one != other} == {"refused"}
+    assert {response(wires, one, other) for one in range(3) for other in range(3) if one != other} == {"refused"}
 
 
 def test_cut_is_silent_and_does_not_affect_others(wires: Wires) -> None:
     wires.cut(1, 2)
-    assert answer(wires, 1, 2) == "silence"
-    assert answer(wires, 2, 1) == "silence", "the question arrives, the answer is lost"
-    assert answer(wires, RUNNER, 1) == answer(wires, RUNNER, 2) == "refused"
+    assert response(wires, 1, 2) == "silence"
+    assert response(wires, 2, 1) == "silence", "the request arrives, the response is lost"
+    assert response(wires, RUNNER, 1) == response(wires, RUNNER, 2) == "refused"
     wires.mend()
-    assert answer(wires, 1, 2) == "refused"
+    assert response(wires, 1, 2) == "refused"
 
 
 def test_ends_that_are_cut_off_together_still_reach_each_other(wires: Wires) -> None:
     wires.cut_off(1, 2)
-    assert answer(wires, 1, 2) == "refused"
-    assert answer(wires, RUNNER, 1) == answer(wires, 2, RUNNER) == "silence"
+    assert response(wires, 1, 2) == "refused"
+    assert response(wires, RUNNER, 1) == response(wires, 2, RUNNER) == "silence"
     wires.mend()
-    assert answer(wires, RUNNER, 1) == "refused"
+    assert response(wires, RUNNER, 1) == "refused"

@@ -35,14 +35,14 @@ def read_log(content: bytes) -> list[int]:
 class Keeper:
     """Appends each received number to a file and responds with it; a known number is not appended again."""
 
-    def __init__(self, ports: Ports, *, syncs: bool, answers_early: bool) -> None:
-        self.ports, self.syncs, self.answers_early = ports, syncs, answers_early
+    def __init__(self, ports: Ports, *, syncs: bool, responds_early: bool) -> None:
+        self.ports, self.syncs, self.responds_early = ports, syncs, responds_early
         self.file = ports.disk.open(PATH, create=True)
         ports.disk.sync_directory("/data")
         self.kept = read_log(self.file.pread(self.file.size(), 0))
         self.file.truncate(len(self.kept) * RECORD.size)
         if syncs:
-            self.file.fsync()  # what is answered from the file must be as durable as what is answered after a write
+            self.file.fsync()  # a response from the file must be as durable as one after a write
         self.tasks: list[asyncio.Task[None]] = []
 
     def connected(self, connection: Connection) -> None:
@@ -57,7 +57,7 @@ class Keeper:
     def disconnected(self, reason: str) -> None: ...
 
     async def keep(self, number: int, connection: Connection) -> None:
-        if self.answers_early:
+        if self.responds_early:
             connection.send([NUMBER_FRAME.pack(8, number)])
             await asyncio.sleep(0.001)
         if not self.file.is_cached(NUMBER.size, 0):
@@ -79,9 +79,9 @@ class Keeper:
             data, position = data[written:], position + written
 
 
-def keeper(*, syncs: bool = False, answers_early: bool = False) -> Program:
+def keeper(*, syncs: bool = False, responds_early: bool = False) -> Program:
     async def program(ports: Ports) -> Keeper:
-        keeps = Keeper(ports, syncs=syncs, answers_early=answers_early)
+        keeps = Keeper(ports, syncs=syncs, responds_early=responds_early)
         await ports.network.listen(SERVER, lambda: keeps, 100)
         return keeps
 
@@ -110,18 +110,18 @@ class Asker:
                 await asyncio.sleep(0.1)
 
     async def ask_once(self, number: int) -> None:
-        answer = Answer()
-        connection = await self.ports.network.connect(SERVER, answer, 100)
+        response = Response()
+        connection = await self.ports.network.connect(SERVER, response, 100)
         try:
             connection.send([NUMBER_FRAME.pack(8, number)])
-            if await answer.number != number:
-                raise AssertionError("the answer to another question")
+            if await response.number != number:
+                raise AssertionError("the response to another request")
             await asyncio.sleep(0.05)
         finally:
             connection.close()
 
 
-class Answer:
+class Response:
     """Waits for one number."""
 
     def __init__(self) -> None:
@@ -194,7 +194,7 @@ def test_simulation_finds_a_server_that_does_not_sync() -> None:
 
 
 def test_simulation_finds_a_server_that_responds_before_writing() -> None:
-    assert any(fails(keeping(keeper(answers_early=True), (Fault.CRASH_IN_IO,)), seed) for seed in range(20))
+    assert any(fails(keeping(keeper(responds_early=True), (Fault.CRASH_IN_IO,)), seed) for seed in range(20))
 
 
 def test_every_kind_of_fault_fires() -> None:

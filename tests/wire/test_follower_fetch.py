@@ -25,13 +25,13 @@ from moldau.wire.messages import FetchRequest, FetchResponse
 int32s = some.integers(-(2**31), 2**31 - 1)
 int64s = some.integers(-(2**63), 2**63 - 1)
 topic_ids = some.binary(min_size=16, max_size=16)
-partitions_asked = some.builds(FetchPartition, topic_ids, int32s, int32s, int64s, int32s, int64s, int32s)
+partitions_requested = some.builds(FetchPartition, topic_ids, int32s, int32s, int64s, int32s, int64s, int32s)
 
 
-def by_topic(asked: list[FetchPartition]) -> list[FetchPartition]:
+def by_topic(requested: list[FetchPartition]) -> list[FetchPartition]:
     """Return the partitions in the order in which a frame names them."""
-    first = {each.topic_id: number for number, each in reversed(list(enumerate(asked)))}
-    return sorted(asked, key=lambda each: first[each.topic_id])
+    first = {each.topic_id: number for number, each in reversed(list(enumerate(requested)))}
+    return sorted(requested, key=lambda each: first[each.topic_id])
 
 
 questions = some.builds(
@@ -43,7 +43,7 @@ questions = some.builds(
     max_bytes=int32s,
     session_id=int32s,
     session_epoch=some.integers(1, 2**31 - 1),
-    partitions=some.lists(partitions_asked, max_size=6).map(by_topic),
+    partitions=some.lists(partitions_requested, max_size=6).map(by_topic),
     replica=some.integers(0, 2**31 - 1),
     broker_epoch=int64s,
 )
@@ -61,7 +61,7 @@ def message_of(request: FollowerFetchRequest) -> Any:
         max_bytes=request.max_bytes,
         session_id=request.session_id,
         session_epoch=request.session_epoch,
-        topics=[FetchRequest.FetchTopic(topic_id=each, partitions=asked) for each, asked in topics.items()],
+        topics=[FetchRequest.FetchTopic(topic_id=each, partitions=requested) for each, requested in topics.items()],
         forgotten_topics_data=[],
     )
 
@@ -130,7 +130,7 @@ def test_mutated_request_is_decoded_like_the_codec_or_not_at_all(
 
 
 Partition = FetchResponse.PartitionData
-answers = some.dictionaries(
+responses = some.dictionaries(
     topic_ids,
     some.lists(
         some.builds(
@@ -153,7 +153,7 @@ def response_of(fetched: dict[bytes, list[Any]], session_id: int) -> Any:
     return FetchResponse(session_id=session_id, responses=responses)
 
 
-@given(answers, int32s, int32s)
+@given(responses, int32s, int32s)
 def test_response_equals_the_codecs_bytes_and_round_trips(
     fetched: dict[bytes, list[Any]], correlation_id: int, session_id: int
 ) -> None:
@@ -219,7 +219,7 @@ def test_counts_beyond_one_byte_are_left_to_the_codec() -> None:
     assert read_request(memoryview(many.write(18, 7, b"c"))[4:]) is None
 
 
-@given(answers, some.data())
+@given(responses, some.data())
 def test_mutated_response_is_decoded_like_the_codec_or_not_at_all(
     fetched: dict[bytes, list[Any]], data: some.DataObject
 ) -> None:

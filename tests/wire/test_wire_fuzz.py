@@ -39,7 +39,7 @@ def body_of(name: str, version: int, message: Any) -> bytes:
 @pytest.mark.proves("A1")
 def test_mutated_messages_are_decoded_or_malformed() -> None:
     samples, mutator = Samples(11), Mutator(12)
-    tried = refused = 0
+    tried = rejected = 0
     for name, version in every_api_message():
         decode = decoder_of(name, version)
         original = body_of(name, version, samples.message(name, version))
@@ -49,11 +49,11 @@ def test_mutated_messages_are_decoded_or_malformed() -> None:
             try:
                 _, end = decode(memoryview(mutant), 0)
             except Malformed:
-                refused += 1
+                rejected += 1
             else:
                 assert end <= len(mutant)
     assert tried >= 100_000
-    assert refused > tried // 4  # the mutants are really rejected
+    assert rejected > tried // 4  # the mutants are really rejected
 
 
 @pytest.mark.proves("A1")

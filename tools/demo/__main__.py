@@ -261,10 +261,10 @@ def main() -> int:
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--rows-per-batch", type=int, default=200_000)
     parser.add_argument("--report", type=Path, default=ROOT / "build" / "demo" / "report.html")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        with temporary_demo(asked.events, asked.rows_per_batch, asked.report.absolute()) as demo:
+        with temporary_demo(arguments.events, arguments.rows_per_batch, arguments.report.absolute()) as demo:
             is_right = demo.run()
             demo.say("all is as it should be" if is_right else "THIS IS NOT AS IT SHOULD BE")
     except KeyboardInterrupt:

@@ -39,7 +39,7 @@ class CancelTimer:
     event: Hashable
 
 
-@dataclass(frozen=True)  # with slots, Python 3.11 cannot call `Decision[Record, Answer](…)`
+@dataclass(frozen=True)  # with slots, Python 3.11 cannot call `Decision[Record, Response](…)`
 class Decision(Generic[Record, Response]):
     """Everything that follows from a request; each field documents when it takes effect.
 

@@ -294,11 +294,11 @@ def _topic_id(client: BlockingClient, topic: str) -> str | None:
 
 def ends_of(client: BlockingClient, topic: str) -> dict[int, int]:
     places = [TopicPartition(topic, each.index) for each in client.describe_topic(topic).partitions]
-    answers = client.list_offsets(dict.fromkeys(places, LATEST), isolation=Isolation.READ_COMMITTED)
-    for answer in answers.values():
-        if answer.error is not None:
-            raise answer.error  # without the end offset, group offsets cannot be translated
-    return {place.partition: answer.offset for place, answer in answers.items()}
+    responses = client.list_offsets(dict.fromkeys(places, LATEST), isolation=Isolation.READ_COMMITTED)
+    for response in responses.values():
+        if response.error is not None:
+            raise response.error  # without the end offset, group offsets cannot be translated
+    return {place.partition: response.offset for place, response in responses.items()}
 
 
 def buckets_of(records: Any, rows_max: int) -> list[Bucket]:

@@ -41,7 +41,7 @@ def parse_request_header(frame: memoryview) -> tuple[RequestHeader, int]:
     """Return the header and the position of the body, `BODY_UNKNOWN` if this API and version has no schema.
 
     The first four fields have the same position in every header version, so that an ApiVersions request of a future
-    version can be answered.
+    version gets a response.
     """
     try:
         api_key, api_version, correlation_id, size = _REQUEST_HEADER.unpack_from(frame)

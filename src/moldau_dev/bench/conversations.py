@@ -11,8 +11,8 @@ import time
 from collections.abc import Generator, Iterable
 from typing import Any, Final, NamedTuple
 
-from moldau.cli.bench.requests import ANSWER_BYTES_MAX, frame_of
-from moldau.cli.bench.streams import SILENCE_S_MAX, Address, NoAnswer, connected
+from moldau.cli.bench.requests import RESPONSE_BYTES_MAX, frame_of
+from moldau.cli.bench.streams import SILENCE_S_MAX, Address, NoResponse, connected
 from moldau.model.units import MiB
 from moldau.wire.codec import decode_response
 from moldau.wire.framing import parse_response_header
@@ -24,7 +24,7 @@ LENGTH_BYTES: Final = 4
 _scratch = memoryview(bytearray(RECEIVE_BYTES))
 
 
-class Asked(NamedTuple):
+class Requested(NamedTuple):
     """A request to send, at once or after a delay; of the response, its bytes are kept or only counted."""
 
     address: Address
@@ -41,12 +41,12 @@ class Reply(NamedTuple):
     elapsed_s: float
 
 
-Conversation = Generator[Asked, Reply, None]
+Conversation = Generator[Requested, Reply, None]
 
 
-def ask(address: Address, request: Message, version: int, *, after_s: float = 0.0) -> Generator[Asked, Reply, Any]:
-    """Send one request from a conversation: `answer = yield from ask(...)`."""
-    reply = yield Asked(address, frame_of(version, request), after_s=after_s)
+def ask(address: Address, request: Message, version: int, *, after_s: float = 0.0) -> Generator[Requested, Reply, Any]:
+    """Send one request from a conversation: `response = yield from ask(...)`."""
+    reply = yield Requested(address, frame_of(version, request), after_s=after_s)
     _, position = parse_response_header(request.API_KEY, version, reply.kept)
     return decode_response(request.API_KEY, version, reply.kept[position:])
 
@@ -59,7 +59,7 @@ class Talk:
         self._lines: dict[Address, socket.socket] = {}
         self._is_kept = True
         self._received_bytes = 0
-        self._asked_s = 0.0
+        self._requested_s = 0.0
         self._buffer = bytearray()
 
     def line(self, address: Address) -> socket.socket:
@@ -67,26 +67,26 @@ class Talk:
             self._lines[address] = connected(address)
         return self._lines[address]
 
-    def begin(self, conversation: Conversation) -> Asked | None:
+    def begin(self, conversation: Conversation) -> Requested | None:
         """Send the first request."""
         self._conversation = conversation
         return next(conversation, None)
 
-    def ask(self, asked: Asked) -> socket.socket:
+    def ask(self, requested: Requested) -> socket.socket:
         """Send a request; return the connection of its response."""
-        self._is_kept, self._received_bytes = asked.is_kept, 0
+        self._is_kept, self._received_bytes = requested.is_kept, 0
         self._buffer.clear()
-        line = self.line(asked.address)
-        self._asked_s = time.perf_counter()
-        line.sendall(asked.frame)
+        line = self.line(requested.address)
+        self._requested_s = time.perf_counter()
+        line.sendall(requested.frame)
         return line
 
-    def receive(self, line: socket.socket) -> "socket.socket | Asked | None":
+    def receive(self, line: socket.socket) -> "socket.socket | Requested | None":
         """Receive bytes: return the connection of the rest or the next request; None at the end of the conversation."""
         assert self._conversation is not None, "it has begun"
         count = line.recv_into(_scratch)
         if not count:
-            raise NoAnswer("the server closed the connection instead of an answer; does its log say why?")
+            raise NoResponse("the server closed the connection instead of sending a response; see its log")
         if self._is_kept or self._received_bytes < LENGTH_BYTES:
             self._buffer += _scratch[:count]
         self._received_bytes += count
@@ -94,14 +94,14 @@ class Talk:
             return line
         kept = memoryview(bytes(self._buffer))[LENGTH_BYTES:]
         try:
-            return self._conversation.send(Reply(self._size(), kept, time.perf_counter() - self._asked_s))
+            return self._conversation.send(Reply(self._size(), kept, time.perf_counter() - self._requested_s))
         except StopIteration:
             return None
 
     def _size(self) -> int:
         size = int.from_bytes(self._buffer[:LENGTH_BYTES], "big")
-        if size > ANSWER_BYTES_MAX:
-            raise NoAnswer(f"an answer of {size} bytes; is this a Kafka port?")
+        if size > RESPONSE_BYTES_MAX:
+            raise NoResponse(f"a response of {size} bytes; is this a Kafka port?")
         return size
 
     def close(self) -> None:
@@ -126,33 +126,33 @@ class _Room:
     def __init__(self) -> None:
         self._poller = select.poll()
         self._waiting: dict[int, tuple[Talk, socket.socket]] = {}
-        self._later: list[tuple[float, int, Talk, Asked]] = []
+        self._later: list[tuple[float, int, Talk, Requested]] = []
         self._count = 0  # so that no two of them are alike
 
     @property
     def is_empty(self) -> bool:
         return not self._waiting and not self._later
 
-    def go_on(self, talk: Talk, asked: Asked | None) -> None:
-        if asked is None:
+    def go_on(self, talk: Talk, requested: Requested | None) -> None:
+        if requested is None:
             return
-        if asked.after_s > 0:
+        if requested.after_s > 0:
             self._count += 1
-            heapq.heappush(self._later, (time.perf_counter() + asked.after_s, self._count, talk, asked))
+            heapq.heappush(self._later, (time.perf_counter() + requested.after_s, self._count, talk, requested))
             return
-        line = talk.ask(asked)
+        line = talk.ask(requested)
         self._waiting[line.fileno()] = talk, line
         self._poller.register(line.fileno(), select.POLLIN)
 
     def turn(self) -> None:
         now = time.perf_counter()
         while self._later and self._later[0][0] <= now:
-            _, _, talk, asked = heapq.heappop(self._later)
-            self.go_on(talk, asked._replace(after_s=0.0))
+            _, _, talk, requested = heapq.heappop(self._later)
+            self.go_on(talk, requested._replace(after_s=0.0))
         wait_s = self._later[0][0] - now if self._later else SILENCE_S_MAX
         events = self._poller.poll(max(math.ceil(wait_s * 1000), 0))
         if not events and not self._later:
-            raise NoAnswer(f"the server has not answered for {SILENCE_S_MAX:g} s; does its log say why?")
+            raise NoResponse(f"no response from the server for {SILENCE_S_MAX:g} s; see its log")
         for descriptor, _ in events:
             self._receive(descriptor)
 

@@ -106,8 +106,8 @@ def _beat(bench: Bench, server: Server | Servers | None, flows: list[Flow], size
 
 def _reply_bytes(address: Address, frame: bytes) -> int:
     found = try_once(address, frame)
-    if found.answer.error_code:
-        raise CommandError(f"a heartbeat was refused with error {found.answer.error_code}")
+    if found.response.error_code:
+        raise CommandError(f"a heartbeat was rejected with error {found.response.error_code}")
     return found.reply_bytes
 
 

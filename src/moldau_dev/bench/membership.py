@@ -17,7 +17,7 @@ from moldau.wire.messages import (
     JoinGroupRequest,
     SyncGroupRequest,
 )
-from moldau_dev.bench.conversations import Asked, Conversation, Reply, Talk, ask, converse
+from moldau_dev.bench.conversations import Conversation, Reply, Requested, Talk, ask, converse
 
 CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
@@ -92,7 +92,7 @@ class ClassicMember:
             else:
                 _raise_for_error(response.error_code)
 
-    def _join(self) -> Generator[Asked, Reply, None]:
+    def _join(self) -> Generator[Requested, Reply, None]:
         while True:
             joined = yield from ask(self._group.address, self._request(), JOIN_VERSION)
             self._member_id = joined.member_id or self._member_id

@@ -11,7 +11,7 @@ from moldau.cli.bench.streams import Address
 from moldau.cli.errors import CommandError
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages import OffsetCommitRequest, OffsetFetchRequest
-from moldau_dev.bench.conversations import Asked, Conversation, Reply, Talk, ask, converse
+from moldau_dev.bench.conversations import Conversation, Reply, Requested, Talk, ask, converse
 
 COMMIT_VERSION: Final = 8
 FETCH_VERSION: Final = 8
@@ -54,13 +54,13 @@ class Commit:
         frames = [frame_of(COMMIT_VERSION, request) for request in requests]
         for _ in range(rounds - 1):
             for frame in frames:
-                yield Asked(self.address, frame, is_kept=False)
+                yield Requested(self.address, frame, is_kept=False)
 
-    def _is_loading(self, request: OffsetCommitRequest) -> Generator[Asked, Reply, bool]:
-        answer = yield from ask(self.address, request, COMMIT_VERSION)
-        codes = {each.error_code for topic in answer.topics for each in topic.partitions}
+    def _is_loading(self, request: OffsetCommitRequest) -> Generator[Requested, Reply, bool]:
+        response = yield from ask(self.address, request, COMMIT_VERSION)
+        codes = {each.error_code for topic in response.topics for each in topic.partitions}
         if codes - {0, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}:
-            raise CommandError(f"a commit was refused with {ErrorCode(max(codes)).name}")
+            raise CommandError(f"a commit was rejected with {ErrorCode(max(codes)).name}")
         return bool(codes - {0})
 
     def _request(self, group: int) -> OffsetCommitRequest:
@@ -112,14 +112,14 @@ class Reload:
         for group in self.groups:
             pause_s = 0.0
             while True:
-                asked = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=GROUP_NAME.format(group), topics=None)
-                request = OffsetFetchRequest(groups=[asked])
-                answer = yield from ask(self.address, request, FETCH_VERSION, after_s=pause_s)
-                response = answer.groups[0]
-                if response.error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                requested = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=GROUP_NAME.format(group), topics=None)
+                request = OffsetFetchRequest(groups=[requested])
+                response = yield from ask(self.address, request, FETCH_VERSION, after_s=pause_s)
+                offsets = response.groups[0]
+                if offsets.error_code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                     break
                 pause_s = LOOK_AGAIN_S
-            self._check(group, response)
+            self._check(group, offsets)
 
     def _check(self, group: int, response: Any) -> None:
         offsets = [each.committed_offset for topic in response.topics for each in topic.partitions]
@@ -154,7 +154,7 @@ class Meanwhile:
         frame = produce_frame(self.topic, 0, ONE_RECORD.batch())
         end_s: float | None = None
         while end_s is None or time.monotonic() < end_s:
-            reply = yield Asked(self.address, frame, after_s=PAUSE_S)
+            reply = yield Requested(self.address, frame, after_s=PAUSE_S)
             found.append((time.monotonic(), reply.elapsed_s * 1000))
             if len(found) == 1:
                 self.begun.touch()

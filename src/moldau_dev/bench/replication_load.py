@@ -17,7 +17,7 @@ from moldau.cli.bench.session import Plan
 from moldau.cli.bench.streams import Flow
 
 REPLICAS: Final = 3
-COPY_REPLY_BYTES: Final = 4  # what those who keep a copy answer each request with
+COPY_REPLY_BYTES: Final = 4  # the response of a follower to each request
 
 THREE: Final = replace(cases.PRODUCE_64K, name="produce 64 KiB, 3 replicas")
 ONE: Final = replace(cases.PRODUCE_64K, name="produce 64 KiB, 1 replica")

@@ -21,7 +21,7 @@ from moldau.records.builder import assemble_batch
 from moldau.records.header import HEADER_BYTES, TRANSACTIONAL, read_header
 from moldau.wire import messages
 from moldau.wire.messages import Message
-from moldau_dev.bench.conversations import Asked, Conversation, Reply, Talk, ask, converse
+from moldau_dev.bench.conversations import Conversation, Reply, Requested, Talk, ask, converse
 from moldau_dev.bench.footprint import DESCRIPTORS_SPARE, allow_descriptors
 
 TIMEOUT_MS: Final = 60_000
@@ -40,7 +40,7 @@ _PASSING: Final = (
     ErrorCode.NOT_COORDINATOR,
 )
 
-Step = Generator[Asked, Reply, Any]
+Step = Generator[Requested, Reply, Any]
 
 
 class Producer:
@@ -74,12 +74,12 @@ class Producer:
         request = messages.EndTxnRequest(
             transactional_id=self._name, producer_id=producer_id, producer_epoch=epoch, committed=is_commit
         )
-        answer = yield from _persist(self._coordinator, request, END_VERSIONS[self._version])
+        response = yield from _persist(self._coordinator, request, END_VERSIONS[self._version])
         if self._version > 1:
-            self._become(answer)
+            self._become(response)
 
-    def _become(self, answer: Any) -> None:
-        self._identity, self._sequence = (answer.producer_id, answer.producer_epoch), 0
+    def _become(self, response: Any) -> None:
+        self._identity, self._sequence = (response.producer_id, response.producer_epoch), 0
 
     def _enrolling(self) -> Message:
         producer_id, epoch = self._identity
@@ -127,21 +127,21 @@ def _persist(
     address: Address,
     request: Message,
     version: int,
-    codes: Callable[[Any], list[int]] = lambda answer: [answer.error_code],
+    codes: Callable[[Any], list[int]] = lambda response: [response.error_code],
 ) -> Step:
     """Retry a request while its error is retriable."""
     for _ in range(TRIES_MAX):
-        answer = yield from ask(address, request, version)
-        errors = [code for code in codes(answer) if code]
+        response = yield from ask(address, request, version)
+        errors = [code for code in codes(response) if code]
         if not errors:
-            return answer
+            return response
         if errors[0] not in _PASSING:
             raise error_of(errors[0])
     raise CommandError(f"the broker asked {TRIES_MAX} times to try again")
 
 
-def _produced_codes(answer: Any) -> list[int]:
-    return [int(first_error(answer)[0])]
+def _produced_codes(response: Any) -> list[int]:
+    return [int(first_error(response)[0])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,10 +237,10 @@ class OpenMany:
 
     def _list(self, found: list[str]) -> Conversation:
         request = messages.ListTransactionsRequest(state_filters=["Ongoing"])
-        answer = yield from ask(self.topic.leaders[0], request, LIST_VERSION)
+        response = yield from ask(self.topic.leaders[0], request, LIST_VERSION)
         found += [
             each.transactional_id
-            for each in answer.transaction_states
+            for each in response.transaction_states
             if each.transactional_id.startswith(self.topic.name)
         ]
 

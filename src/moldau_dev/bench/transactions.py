@@ -17,7 +17,7 @@ from moldau.cli.errors import CommandError
 from moldau.client.coordinators import TRANSACTION_KEY, Coordinator
 from moldau.model.units import MiB
 from moldau.records.record import iterate_batches
-from moldau_dev.bench.conversations import Asked, Conversation, Talk, converse
+from moldau_dev.bench.conversations import Conversation, Requested, Talk, converse
 from moldau_dev.bench.transaction_load import Opened, OpenMany, Transact
 
 SHAPE: Final = Shape(100, 100)
@@ -159,7 +159,7 @@ class Walked:
 
 @dataclass(slots=True)
 class _Count:
-    answers: int = 0
+    responses: int = 0
     bytes: int = 0
 
 
@@ -185,7 +185,7 @@ class Walk:
         finally:
             for talk, _ in talks:
                 talk.close()
-        return Walked(Pumped(count.answers, elapsed_s), count.bytes)
+        return Walked(Pumped(count.responses, elapsed_s), count.bytes)
 
     def _reader(
         self, leader: Address, slices: Sequence[Slice], first: int, deadline: float, count: _Count
@@ -193,10 +193,10 @@ class Walk:
         frames = [self._frame(each) for each in slices]
         position = first * len(slices) // FETCHERS
         while time.perf_counter() < deadline:
-            reply = yield Asked(leader, frames[position], is_kept=False)
+            reply = yield Requested(leader, frames[position], is_kept=False)
             if reply.size < slices[position].bytes:
                 raise CommandError(f"a reader got {reply.size} bytes where {slices[position].bytes} are in the log")
-            count.answers += 1
+            count.responses += 1
             count.bytes += slices[position].bytes
             position = (position + 1) % len(slices)
 

@@ -83,12 +83,12 @@ class HoldingProxy:
         except OSError:
             writer.close()
             return
-        answers = self._loop.create_task(self._forward_responses(upstream_reader, writer))
+        responses = self._loop.create_task(self._forward_responses(upstream_reader, writer))
         try:
             await self._forward_requests(reader, writer, upstream_writer)
         finally:
             upstream_writer.close()
-            answers.cancel()
+            responses.cancel()
             writer.close()
 
     async def _forward_requests(

@@ -229,8 +229,8 @@ class RangeFetcher:
 
     def _offset_at(self, time_ms: int) -> int:
         where = self.wanted
-        asked = self.client.list_offset(where.topic, where.partition, time_ms, isolation=self._isolation())
-        return self.loop.run_until_complete(asked).offset
+        requested = self.client.list_offset(where.topic, where.partition, time_ms, isolation=self._isolation())
+        return self.loop.run_until_complete(requested).offset
 
     def _check_topic_id(self, view: TopicView | None) -> None:
         """Detect a recreated topic after each fetch, because the client follows the topic's name."""

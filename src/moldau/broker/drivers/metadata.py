@@ -47,7 +47,7 @@ from moldau.model.ports import Clock, Disk, Executor, Random
 
 log = logging.getLogger(__name__)
 
-Answer = TypeVar("Answer")
+Response = TypeVar("Response")
 
 
 class MetadataDriver:
@@ -363,11 +363,11 @@ class MetadataDriver:
         """Call `subscriber(image, delta)` for every committed image from now on, before writers get their responses."""
         self._publisher.subscribe(subscriber)
 
-    async def write(self, decide: Callable[[MetadataMachine], Decision[Record, Answer]]) -> Answer:
+    async def write(self, decide: Callable[[MetadataMachine], Decision[Record, Response]]) -> Response:
         """Decide, and return once the decision is committed and published; raises `NotController` elsewhere."""
         return await self._driver.write(decide)
 
-    async def read(self, query: Callable[[MetadataMachine], Answer]) -> Answer:
+    async def read(self, query: Callable[[MetadataMachine], Response]) -> Response:
         """Query the newest state, once it is committed; for less strict reads `image` is enough."""
         return await self._driver.read(query)
 

@@ -53,7 +53,7 @@ async def alter(
     change: Callable[[Resource, Any], Change],
     decide: Callable[[MetadataMachine, list[Change]], Decision[Record, list[ConfigsAltered]]],
 ) -> list[Any]:
-    """Alter or reject each resource on its own; `answer` is the class of the per-resource response."""
+    """Alter or reject each resource on its own; `response` is the class of the per-resource response."""
     if len(request.resources) > RESOURCES_PER_REQUEST_MAX:
         raise PolicyViolation(f"A request may alter at most {RESOURCES_PER_REQUEST_MAX} resources.")
     results = []

@@ -70,8 +70,8 @@ class LostReplicas:
             return
         for directory in response.directories:
             for topic in directory.topics:
-                for answer in topic.partitions:
-                    self._handle_result((TopicId(topic.topic_id), answer.partition_index), answer.error_code)
+                for result in topic.partitions:
+                    self._handle_result((TopicId(topic.topic_id), result.partition_index), result.error_code)
 
     def _handle_result(self, copy: Copy, code: int) -> None:
         if copy in self._lost:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from moldau.cli.bench.streams import SILENCE_S_MAX, Flow, NoAnswer, Stream
+from moldau.cli.bench.streams import SILENCE_S_MAX, Flow, NoResponse, Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Pump:
         while running:
             events = poller.poll(SILENCE_S_MAX * 1000)
             if not events:
-                raise NoAnswer(f"the server has not answered for {SILENCE_S_MAX:g} s; does its log say why?")
+                raise NoResponse(f"no response from the server for {SILENCE_S_MAX:g} s; see its log")
             if time.perf_counter() > deadline:
                 deadline = float("inf")
                 limits = {descriptor: stream.begun for descriptor, stream in running.items()}
@@ -55,14 +55,14 @@ class Pump:
                     stream.receive()
                 was = stream.interest
                 self._turn(stream, limits[descriptor])
-                if stream.answered >= limits[descriptor]:
+                if stream.completed >= limits[descriptor]:
                     poller.unregister(descriptor)
                     del running[descriptor]
                 elif stream.interest != was:
                     poller.modify(descriptor, stream.interest)
         elapsed_s = time.perf_counter() - started
-        return Pumped(sum(stream.answered for stream in streams), elapsed_s)
+        return Pumped(sum(stream.completed for stream in streams), elapsed_s)
 
     def _turn(self, stream: Stream, limit: int) -> None:
-        stream.allowed = min(stream.answered + self.in_flight, limit)
+        stream.allowed = min(stream.completed + self.in_flight, limit)
         stream.send()

@@ -11,7 +11,7 @@ from moldau.cli.bench.latency import LatencyCase
 from moldau.cli.bench.produce_load import produce_flows
 from moldau.cli.bench.requests import FETCH_VERSION, fetch_frame
 from moldau.cli.bench.rounds import Round
-from moldau.cli.bench.streams import SILENCE_S_MAX, Flow, NoAnswer, Stream, connected
+from moldau.cli.bench.streams import SILENCE_S_MAX, Flow, NoResponse, Stream, connected
 from moldau.client.errors import error_of
 from moldau.model.units import MiB
 from moldau.records.record import iterate_batches
@@ -74,7 +74,7 @@ class Follow:
                 sent += 1
                 continue
             if now > received_s + SILENCE_S_MAX:
-                raise NoAnswer(f"{total - len(samples_ms)} batches were not delivered")
+                raise NoResponse(f"{total - len(samples_ms)} batches were not delivered")
             wait_s = next_due - now if sent < total else SILENCE_S_MAX
             blocked = [producer] if producer.is_blocked else []
             both: list[Stream | _Follower] = [producer, consumer]
@@ -111,7 +111,7 @@ class _Follower:
         """Receive available bytes; return whether a complete response contained records."""
         part = self._socket.recv(FETCH_BYTES_MAX)
         if not part:
-            raise NoAnswer("the server closed the consumer's connection; does its log say why?")
+            raise NoResponse("the server closed the consumer's connection; see its log")
         self._received += part
         size = int.from_bytes(self._received[:4], "big")
         if len(self._received) < max(size + 4, 8):
@@ -124,8 +124,8 @@ class _Follower:
 
     def _take(self, frame: memoryview) -> None:
         _, position = parse_response_header(FetchRequest.API_KEY, FETCH_VERSION, frame)
-        answer = decode_response(FetchRequest.API_KEY, FETCH_VERSION, frame[position:])
-        partition = answer.responses[0].partitions[0]
+        response = decode_response(FetchRequest.API_KEY, FETCH_VERSION, frame[position:])
+        partition = response.responses[0].partitions[0]
         if partition.error_code:
             raise error_of(partition.error_code)
         for header, _ in iterate_batches(partition.records):

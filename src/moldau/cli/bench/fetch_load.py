@@ -56,7 +56,7 @@ def _fill(bench: Bench, topic: Topic, fetch_bytes: int) -> list[Slices]:
 def _walk(topic: Topic, partition: int, end_offset: int, batch_bytes: int, fetch_bytes: int) -> Slices:
     """Build the requests for all slices of the partition that are complete."""
     first = probe(topic.leaders[partition], fetch_frame(topic.name, partition, 0, fetch_bytes))
-    slice_bytes = len(first.answer.responses[0].partitions[0].records)
+    slice_bytes = len(first.response.responses[0].partitions[0].records)
     records = slice_bytes // batch_bytes * SHAPE.records
     # A broker may truncate the last batch of a response; the next response then contains it.
     last = end_offset - -(-fetch_bytes // batch_bytes) * SHAPE.records

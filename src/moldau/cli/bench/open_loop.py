@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from moldau.cli.bench.streams import SILENCE_S_MAX, Flow, NoAnswer, Stream
+from moldau.cli.bench.streams import SILENCE_S_MAX, Flow, NoResponse, Stream
 
 SAMPLES_MAX: Final = 2_000_000
 
@@ -53,7 +53,7 @@ class Pace:
             blocked = [stream for stream in streams if stream.is_blocked]
             readable, writable, _ = select.select(streams, blocked, [], wait_s)
             if sent == total and not readable and not writable:
-                raise NoAnswer(f"{total - len(samples_ms)} answers did not come within {SILENCE_S_MAX:g} s")
+                raise NoResponse(f"{total - len(samples_ms)} responses did not arrive within {SILENCE_S_MAX:g} s")
             for stream in readable:
                 completed = stream.receive()
                 now = time.perf_counter()

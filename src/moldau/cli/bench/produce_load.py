@@ -81,7 +81,7 @@ def _verify(bench: Bench, topic: Topic, records: int) -> None:
     """Compare end offsets with the responses, which were only counted: some may have been errors."""
     found = sum(bench.cluster.end_offsets(topic))
     if found != records:
-        raise CommandError(f"{records} records were answered, and the log has {found}: some requests were refused")
+        raise CommandError(f"{records} records were acknowledged, but the log has {found}: some requests were rejected")
 
 
 def _plain_round(bench: Bench, case: ProduceCase, server: Server, flow: Flow, batch_bytes: int) -> Round:

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
-from moldau.cli.bench.streams import Address, NoAnswer, connected
+from moldau.cli.bench.streams import Address, NoResponse, connected
 from moldau.client.errors import error_of
 from moldau.model.ids import NO_EPOCH, NO_OFFSET
 from moldau.model.units import MiB
@@ -18,7 +18,7 @@ PRODUCE_VERSION: Final = 7
 FETCH_VERSION: Final = 11
 CLIENT_ID: Final = "moldau-bench"
 PRODUCE_TIMEOUT_MS: Final = 30_000
-ANSWER_BYTES_MAX: Final = 64 * MiB
+RESPONSE_BYTES_MAX: Final = 64 * MiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +78,13 @@ class Probe:
     """The response to a request that is sent once before the load, and its size."""
 
     reply_bytes: int
-    answer: Any
+    response: Any
 
 
 def probe(address: Address, frame: bytes) -> Probe:
     """Send a produce or fetch request once; raise if its response has an error."""
     found = try_once(address, frame)
-    _refuse_errors(found.answer)
+    _raise_on_error(found.response)
     return found
 
 
@@ -100,8 +100,8 @@ def try_once(address: Address, frame: bytes) -> Probe:
 
 def _receive_frame(connection: Any) -> memoryview:
     size = int.from_bytes(_receive(connection, 4), "big")
-    if size > ANSWER_BYTES_MAX:
-        raise NoAnswer(f"an answer of {size} bytes; is this a Kafka port?")
+    if size > RESPONSE_BYTES_MAX:
+        raise NoResponse(f"a response of {size} bytes; is this a Kafka port?")
     return memoryview(_receive(connection, size))
 
 
@@ -110,13 +110,13 @@ def _receive(connection: Any, size: int) -> bytes:
     while len(received) < size:
         part = connection.recv(min(size - len(received), MiB))
         if not part:
-            raise NoAnswer("the server closed the connection on the first request; does its log say why?")
+            raise NoResponse("the server closed the connection on the first request; see its log")
         received += part
     return bytes(received)
 
 
-def _refuse_errors(answer: Any) -> None:
-    for topic in answer.responses:
+def _raise_on_error(response: Any) -> None:
+    for topic in response.responses:
         for partition in getattr(topic, "partition_responses", None) or topic.partitions:
             if partition.error_code:
                 raise error_of(partition.error_code)

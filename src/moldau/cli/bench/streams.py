@@ -21,7 +21,7 @@ Address = tuple[str, int]
 _scratch = memoryview(bytearray(RECEIVE_BYTES))
 
 
-class NoAnswer(OSError):
+class NoResponse(OSError):
     """The expected responses did not arrive."""
 
 
@@ -58,7 +58,7 @@ class Stream:
         "_sent_bytes",
         "_socket",
         "allowed",
-        "answered",
+        "completed",
     )
 
     def __init__(self, flow: Flow) -> None:
@@ -73,7 +73,7 @@ class Stream:
         self._received_bytes = 0
         self._is_blocked = False
         self.allowed = 0  # requests that may be sent, including completed ones
-        self.answered = 0
+        self.completed = 0
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -111,12 +111,12 @@ class Stream:
         except BlockingIOError:
             return 0
         if not count:
-            raise NoAnswer(f"the server closed the connection after {self.answered} answers; does its log say why?")
+            raise NoResponse(f"the server closed the connection after {self.completed} responses; see its log")
         self._received_bytes += count
-        completed = self._received_bytes // self._reply_bytes - self.answered
-        self.answered += completed
-        if self.answered > self.begun:
-            raise NoAnswer("received unexpected responses, or responses that differ in size from the first one")
+        completed = self._received_bytes // self._reply_bytes - self.completed
+        self.completed += completed
+        if self.completed > self.begun:
+            raise NoResponse("received unexpected responses, or responses that differ in size from the first one")
         return completed
 
     def close(self) -> None:

@@ -57,13 +57,13 @@ def decide_broker_heartbeat(
     is_offline = _is_offline(broker, heartbeat)
     if is_offline != broker.has_offline_log_dir:
         moves = log_dir_changes(view, broker, is_offline=is_offline)
-        answer = HeartbeatResult(is_caught_up, broker.is_fenced, should_shut_down=False)
-        return respond(answer, moves.records, [*timers, *moves.timers])
+        response = HeartbeatResult(is_caught_up, broker.is_fenced, should_shut_down=False)
+        return respond(response, moves.records, [*timers, *moves.timers])
     if not broker.is_fenced or not is_caught_up or broker.is_shutting_down:
         return respond(HeartbeatResult(is_caught_up, broker.is_fenced, should_shut_down=False), timers=timers)
     moves = unfence_changes(view, broker)
-    answer = HeartbeatResult(is_caught_up, is_fenced=False, should_shut_down=False)
-    return respond(answer, moves.records, [*timers, *moves.timers])
+    response = HeartbeatResult(is_caught_up, is_fenced=False, should_shut_down=False)
+    return respond(response, moves.records, [*timers, *moves.timers])
 
 
 def _is_offline(broker: BrokerImage, heartbeat: BrokerHeartbeat) -> bool:
@@ -75,11 +75,11 @@ def _is_offline(broker: BrokerImage, heartbeat: BrokerHeartbeat) -> bool:
 def _fence(
     view: ClusterView, broker: BrokerImage, is_caught_up: bool, timers: list[SetTimer]
 ) -> Decision[Record, HeartbeatResult]:
-    answer = HeartbeatResult(is_caught_up, is_fenced=True, should_shut_down=False)
+    response = HeartbeatResult(is_caught_up, is_fenced=True, should_shut_down=False)
     if broker.is_fenced:
-        return respond(answer, timers=timers)
+        return respond(response, timers=timers)
     moves = fence_changes(view, broker, fence=True)
-    return respond(answer, moves.records, [*timers, *moves.timers])
+    return respond(response, moves.records, [*timers, *moves.timers])
 
 
 def _shut_down(
@@ -89,8 +89,8 @@ def _shut_down(
     if broker.is_fenced:
         return respond(HeartbeatResult(is_caught_up, is_fenced=True, should_shut_down=True), timers=timers)
     moves = fence_changes(view, broker, shut_down=True)
-    answer = HeartbeatResult(is_caught_up, is_fenced=moves.is_complete, should_shut_down=moves.is_complete)
-    return respond(answer, moves.records, [*timers, *moves.timers])
+    response = HeartbeatResult(is_caught_up, is_fenced=moves.is_complete, should_shut_down=moves.is_complete)
+    return respond(response, moves.records, [*timers, *moves.timers])
 
 
 def decide_session_ended(
