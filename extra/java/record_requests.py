@@ -233,7 +233,7 @@ def epoch_end(name: str, epoch: int, *, current: int = -1, topic: str = "", part
 EPOCHS: Final = [
     epoch_end("the first", 0),
     epoch_end("the first, known to be the leader's", 0, current=0),
-    epoch_end("asked in a later one", 0, current=9),
+    epoch_end("request with a later epoch", 0, current=9),
     epoch_end("one that has not been", 9),
     epoch_end("none", -1),
     epoch_end("of an unknown topic", 0, topic="nowhere"),

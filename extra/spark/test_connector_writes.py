@@ -74,7 +74,7 @@ def test_unknown_columns_are_ignored(spark: Any, moldau_broker: Broker, form: st
 
 
 def test_both_connectors_write_the_current_time_by_default(spark: Any, moldau_broker: Broker) -> None:
-    """A column `timestamp` is written by neither, unless ours is asked to."""
+    """A column `timestamp` is written by neither, except by ours with the option."""
     frame = spark.sql("select 'x' as value, timestamp_millis(1000) as timestamp")
     old = {}
     for form in BOTH:

@@ -228,7 +228,7 @@ def test_offsets_topic_is_created_with_the_configured_partitions() -> None:
         image = scene.node.broker.image
         topic = image.topics[OFFSETS_TOPIC]
         assert len(topic.partitions) == 5
-        assert topic.partitions[0].replicas == (1,), "three were asked for, and there is one broker"
+        assert topic.partitions[0].replicas == (1,), "three were requested, and there is one broker"
         configs = image.topic_configs(OFFSETS_TOPIC)
         assert (configs["cleanup.policy"], configs["segment.bytes"]) == ("compact", str(50 << 20))
         assert (await find_coordinator(talker)).node_id == 1

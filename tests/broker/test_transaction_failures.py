@@ -79,7 +79,7 @@ def test_pending_offsets_are_written_before_the_epoch_can_change(monkeypatch: py
     play(script)
 
 
-def test_overloaded_coordinator_is_asked_again() -> None:
+def test_overloaded_coordinator_is_retried() -> None:
     async def ask() -> dict[TopicPartition, ErrorCode]:
         async def reject(*_: object, **__: object) -> None:
             raise TooManyPendingRequests("1000 requests wait for it already")

@@ -84,7 +84,7 @@ def test_read_committed_fetch_waits_through_an_open_transaction() -> None:
 
 
 @pytest.mark.proves("C1", part="minimum bytes and maximum wait")
-@pytest.mark.parametrize("is_open", [True, False], ids=["open when it is asked", "begun while it waits"])
+@pytest.mark.parametrize("is_open", [True, False], ids=["open when it is verified", "begun while it waits"])
 def test_read_committed_fetch_completes_at_the_commit(is_open: bool) -> None:
     async def script(scene: Scene, writer: Writer) -> None:
         talker = await scene.connect()

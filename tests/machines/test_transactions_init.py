@@ -206,7 +206,7 @@ def test_new_producer_id_follows_the_last_epoch(scene: Scene, epoch: int) -> Non
 def test_producer_that_continues_after_the_last_epoch_is_known_by_its_old_id(scene: Scene) -> None:
     last = scene.put(settled(EPOCH_EXHAUSTED))
     assert scene.init(last) == (1, 0)
-    assert scene.init(last) == (1, 0), "asked again because the response was lost"
+    assert scene.init(last) == (1, 0), "a retry because the response was lost"
     with pytest.raises(ProducerFenced):
         scene.init(ProducerIdentity(SEVEN, EPOCH_EXHAUSTED - 1))
 

@@ -82,7 +82,7 @@ class TestVerification:
         mark(bench, is_commit=False)
         assert not producers.verifications.complete(P, requested)
         another = producers.verifications.seek(P, 0, 0, now_ms=0)
-        assert not producers.verifications.complete(P, requested), "it was asked for another transaction"
+        assert not producers.verifications.complete(P, requested), "it was requested for another transaction"
         with pytest.raises(InvalidTxnState):
             producers.check_verified(header(0))
         assert producers.verifications.complete(P, another)

@@ -83,7 +83,7 @@ def test_probe_accepts_a_join_requested_by_the_leader() -> None:
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "requested",
     [
         proposing((1, 7), (2, 8)),
         proposing((1, 7), (2, 8), (3, 9), partition_epoch=-1),

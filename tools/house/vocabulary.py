@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from house.source import Finding
 
 WORDS = (
-    "anew anybody befall befallen befalls befell comer comers complains complaint complaints errands everybody heard "
+    "anew answer answered answering answers anybody befall befallen befalls befell comer comers complains complaint "
+    "complaints errands everybody heard "
     "hears homeless hush lest nobody nudge nudges refusal refusals somebody tidings told unheard untold whence "
     "whisper whispers whoever whomever"
 ).split()

@@ -137,7 +137,7 @@ def _persist(
             return response
         if errors[0] not in _PASSING:
             raise error_of(errors[0])
-    raise CommandError(f"the broker asked {TRIES_MAX} times to try again")
+    raise CommandError(f"the broker returned retriable errors {TRIES_MAX} times")
 
 
 def _produced_codes(response: Any) -> list[int]:

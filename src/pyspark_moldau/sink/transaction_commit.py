@@ -171,7 +171,7 @@ class BatchCommitter:
             self._sender.flush(self.timeout_ms / 1000)
             self._on_step("flushed")
         except BaseException as error:
-            self._abort(error)  # no commit was asked for: nothing can be out
+            self._abort(error)  # no commit was requested: nothing can be visible
             if isinstance(error, ProducerFenced):
                 raise self._fenced_error() from error
             raise

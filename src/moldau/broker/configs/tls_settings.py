@@ -112,7 +112,7 @@ class TlsListenerSettings:
         ClientAuth.NONE.value,
         one_of=tuple(each.value for each in ClientAuth),
         scope=Scope.PER_BROKER,
-        doc="Whether clients must present a certificate (required), may (requested), or are not asked (none).",
+        doc="Whether clients must present a certificate (required), may (requested), or are not requested to (none).",
     )
     ssl_enabled_protocols: tuple[str, ...] = setting(
         "ssl.enabled.protocols",

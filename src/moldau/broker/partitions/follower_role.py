@@ -51,7 +51,7 @@ class FollowerRole:
         self.is_in_sync = is_in_sync
         self.is_held = False  # while the leader handles another request for it
         self.is_in_session = False
-        self.named_in_fetch = 0  # number of the last fetch that named it; its position then is in `_asked`
+        self.named_in_fetch = 0  # number of the last fetch that named it; its position then is in `_requested_position`
         self.named_start_offset = NO_OFFSET  # the log start offset that the last fetch which named it reported
         self._requested_position = NO_EPOCH, NO_OFFSET, NO_EPOCH  # leader epoch, offset, last epoch
         self.failures = 0

@@ -2,7 +2,7 @@ package moldau;
 
 import static moldau.Tour.equal;
 import static moldau.Tour.isTrue;
-import static moldau.Tour.refused;
+import static moldau.Tour.rejected;
 
 import java.util.List;
 import java.util.Map;
@@ -53,13 +53,13 @@ final class AdminTour {
         tour.step("a topic is created, described, listed and deleted", this::lifeOfATopic);
         tour.step("a topic is found and deleted by its id", this::byId);
         tour.step("creating tells what was created", this::creatingTells);
-        tour.step("topics that cannot be are refused", this::refusals);
+        tour.step("invalid topics are rejected", this::rejections);
         tour.step("configs are described with their sources", this::configs);
         tour.step("configs are changed one by one", this::changes);
         tour.step("the broker's configs are described and changed", this::brokerConfigs);
         tour.step("a topic grows", this::grows);
         tour.step("records are deleted", this::deleteRecords);
-        tour.step("offsets are listed by what is asked", this::listOffsets);
+        tour.step("offsets are listed by spec", this::listOffsets);
         tour.step("the cluster and its features are described", this::cluster);
         tour.step("the log folders are described", this::logFolders);
     }
@@ -79,7 +79,7 @@ final class AdminTour {
         isTrue(!described.topicId().equals(Uuid.ZERO_UUID), "it has an id");
         admin.deleteTopics(List.of(name)).all().get();
         isTrue(!admin.listTopics().names().get().contains(name), "it is gone");
-        refused(UnknownTopicOrPartitionException.class, () -> admin.describeTopics(List.of(name)).allTopicNames().get());
+        rejected(UnknownTopicOrPartitionException.class, () -> admin.describeTopics(List.of(name)).allTopicNames().get());
     }
 
     private void byId() throws Exception {
@@ -88,7 +88,7 @@ final class AdminTour {
         TopicCollection ids = TopicCollection.ofTopicIds(List.of(id));
         equal(name, admin.describeTopics(ids).allTopicIds().get().get(id).name());
         admin.deleteTopics(ids).all().get();
-        refused(UnknownTopicIdException.class, () -> admin.describeTopics(ids).allTopicIds().get());
+        rejected(UnknownTopicIdException.class, () -> admin.describeTopics(ids).allTopicIds().get());
     }
 
     private void creatingTells() throws Exception {
@@ -103,15 +103,15 @@ final class AdminTour {
         isTrue(!told.topicId(name).get().equals(Uuid.ZERO_UUID), "it has an id");
     }
 
-    private void refusals() throws Exception {
+    private void rejections() throws Exception {
         String name = topic(2);
-        refused(TopicExistsException.class, () -> create(new NewTopic(name, 1, (short) 1)));
-        refused(InvalidTopicException.class, () -> create(new NewTopic("not a name", 1, (short) 1)));
-        refused(InvalidPartitionsException.class, () -> create(new NewTopic(name + "-x", 0, (short) 1)));
-        refused(InvalidReplicationFactorException.class, () -> create(new NewTopic(name + "-x", 1, (short) 3)));
-        refused(InvalidConfigurationException.class,
+        rejected(TopicExistsException.class, () -> create(new NewTopic(name, 1, (short) 1)));
+        rejected(InvalidTopicException.class, () -> create(new NewTopic("not a name", 1, (short) 1)));
+        rejected(InvalidPartitionsException.class, () -> create(new NewTopic(name + "-x", 0, (short) 1)));
+        rejected(InvalidReplicationFactorException.class, () -> create(new NewTopic(name + "-x", 1, (short) 3)));
+        rejected(InvalidConfigurationException.class,
                 () -> create(new NewTopic(name + "-x", 1, (short) 1).configs(Map.of("no.such", "1"))));
-        refused(UnknownTopicOrPartitionException.class, () -> admin.deleteTopics(List.of(name + "-x")).all().get());
+        rejected(UnknownTopicOrPartitionException.class, () -> admin.deleteTopics(List.of(name + "-x")).all().get());
     }
 
     private void create(NewTopic topic) throws Exception {
@@ -141,7 +141,7 @@ final class AdminTour {
         change(resource, "retention.ms", null, AlterConfigOp.OpType.DELETE);
         equal("604800000", value(resource, "retention.ms"));
         equal("compact", value(resource, "cleanup.policy"));
-        refused(InvalidConfigurationException.class,
+        rejected(InvalidConfigurationException.class,
                 () -> change(resource, "retention.ms", "never", AlterConfigOp.OpType.SET));
     }
 
@@ -172,7 +172,7 @@ final class AdminTour {
         String name = topic(1);
         admin.createPartitions(Map.of(name, NewPartitions.increaseTo(5))).all().get();
         equal(5, admin.describeTopics(List.of(name)).allTopicNames().get().get(name).partitions().size());
-        refused(InvalidPartitionsException.class,
+        rejected(InvalidPartitionsException.class,
                 () -> admin.createPartitions(Map.of(name, NewPartitions.increaseTo(2))).all().get());
     }
 
@@ -182,13 +182,13 @@ final class AdminTour {
         clients.send(Map.of(), Clients.numbered(name, 10, START_MS));
         equal(4L, delete(partition, 4));
         equal(4L, clients.read(name, 4, 6, Map.of()).get(0).offset());
-        refused(OffsetOutOfRangeException.class, () -> delete(partition, 11));
+        rejected(OffsetOutOfRangeException.class, () -> delete(partition, 11));
         equal(10L, delete(partition, -1));
     }
 
     private long delete(TopicPartition partition, long before) throws Exception {
-        Map<TopicPartition, RecordsToDelete> asked = Map.of(partition, RecordsToDelete.beforeOffset(before));
-        return admin.deleteRecords(asked).lowWatermarks().get(partition).get().lowWatermark();
+        Map<TopicPartition, RecordsToDelete> requested = Map.of(partition, RecordsToDelete.beforeOffset(before));
+        return admin.deleteRecords(requested).lowWatermarks().get(partition).get().lowWatermark();
     }
 
     private void listOffsets() throws Exception {
@@ -204,9 +204,9 @@ final class AdminTour {
         equal(-1L, offset(name, OffsetSpec.latestTiered()).offset());
     }
 
-    private ListOffsetsResultInfo offset(String topic, OffsetSpec asked) throws Exception {
+    private ListOffsetsResultInfo offset(String topic, OffsetSpec spec) throws Exception {
         TopicPartition partition = new TopicPartition(topic, 0);
-        return admin.listOffsets(Map.of(partition, asked)).partitionResult(partition).get();
+        return admin.listOffsets(Map.of(partition, spec)).partitionResult(partition).get();
     }
 
     private void cluster() throws Exception {

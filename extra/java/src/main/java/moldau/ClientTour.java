@@ -5,7 +5,7 @@ import static moldau.Clients.numbered;
 import static moldau.Clients.record;
 import static moldau.Tour.equal;
 import static moldau.Tour.isTrue;
-import static moldau.Tour.refused;
+import static moldau.Tour.rejected;
 
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -66,8 +66,8 @@ final class ClientTour {
         tour.step("many partitions come in one poll", this::manyPartitions);
         tour.step("the log's own time is told", this::logAppendTime);
         tour.step("a record of a mebibyte goes through", this::large);
-        tour.step("a record that is too large is refused", this::tooLarge);
-        tour.step("a record from the far future is refused", this::farFuture);
+        tour.step("a record that is too large is rejected", this::tooLarge);
+        tour.step("a record from the far future is rejected", this::farFuture);
         tour.step("a topic that is not there is told", this::unknownTopic);
     }
 
@@ -139,8 +139,8 @@ final class ClientTour {
         TopicPartition partition = new TopicPartition(topic, 0);
         try (KafkaConsumer<byte[], byte[]> consumer = clients.consumer(DEFAULTS)) {
             for (int number : new int[] {0, 1, 250, 499}) {
-                Map<TopicPartition, Long> asked = Map.of(partition, START_MS + number * 1000L);
-                OffsetAndTimestamp found = consumer.offsetsForTimes(asked).get(partition);
+                Map<TopicPartition, Long> requested = Map.of(partition, START_MS + number * 1000L);
+                OffsetAndTimestamp found = consumer.offsetsForTimes(requested).get(partition);
                 equal((long) number, found.offset());
                 equal(START_MS + number * 1000L, found.timestamp());
             }
@@ -165,7 +165,7 @@ final class ClientTour {
 
     private void outOfRange() throws Exception {
         String topic = topic(1, Map.of());
-        refused(OffsetOutOfRangeException.class, () -> clients.read(topic, 5, 1, DEFAULTS));
+        rejected(OffsetOutOfRangeException.class, () -> clients.read(topic, 5, 1, DEFAULTS));
     }
 
     private void longPoll() throws Exception {
@@ -221,17 +221,17 @@ final class ClientTour {
 
     private void tooLarge() throws Exception {
         String topic = topic(1, Map.of("max.message.bytes", "1000"));
-        refused(RecordTooLargeException.class, () -> clients.send(DEFAULTS, List.of(record(topic, "x".repeat(2000)))));
+        rejected(RecordTooLargeException.class, () -> clients.send(DEFAULTS, List.of(record(topic, "x".repeat(2000)))));
         equal(50, clients.send(Map.of("batch.size", 500), numbered(topic, 50, START_MS)).size());
     }
 
     private void farFuture() throws Exception {
         String topic = topic(1, Map.of());
-        refused(InvalidTimestampException.class, () -> clients.send(DEFAULTS, numbered(topic, 1, 4_102_444_800_000L)));
+        rejected(InvalidTimestampException.class, () -> clients.send(DEFAULTS, numbered(topic, 1, 4_102_444_800_000L)));
     }
 
     private void unknownTopic() throws Exception {
         Map<String, Object> impatient = Map.of("max.block.ms", 500);
-        refused(TimeoutException.class, () -> clients.send(impatient, List.of(record("nowhere", "to go"))));
+        rejected(TimeoutException.class, () -> clients.send(impatient, List.of(record("nowhere", "to go"))));
     }
 }

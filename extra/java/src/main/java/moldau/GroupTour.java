@@ -3,7 +3,7 @@ package moldau;
 import static moldau.Clients.record;
 import static moldau.Tour.equal;
 import static moldau.Tour.isTrue;
-import static moldau.Tour.refused;
+import static moldau.Tour.rejected;
 
 import java.time.Duration;
 import java.util.ArrayList;
@@ -193,7 +193,7 @@ final class GroupTour {
                 isTrue(System.nanoTime() < deadline, "nothing came");
             }
             Member.until("it is thrown out", () -> isEmpty(topic));
-            refused(org.apache.kafka.clients.consumer.CommitFailedException.class, slow::commitSync);
+            rejected(org.apache.kafka.clients.consumer.CommitFailedException.class, slow::commitSync);
         }
     }
 
@@ -233,7 +233,7 @@ final class GroupTour {
         equal(7L, admin.listConsumerGroupOffsets(topic).partitionsToOffsetAndMetadata().get().get(place).offset());
         try (Member member = new Member(clients, topic, topic, Map.of("enable.auto.commit", false))) {
             Member.until("one has all", () -> Member.isShared(PARTITIONS, member));
-            refused(UnknownMemberIdException.class,
+            rejected(UnknownMemberIdException.class,
                     () -> admin.alterConsumerGroupOffsets(topic, Map.of(place, new OffsetAndMetadata(1))).all().get());
         }
         admin.deleteConsumerGroupOffsets(topic, Set.of(place)).all().get();
@@ -244,10 +244,10 @@ final class GroupTour {
         String topic = newTopic("deleted");
         try (Member member = new Member(clients, topic, topic, Map.of())) {
             Member.until("one has all", () -> Member.isShared(PARTITIONS, member));
-            refused(GroupNotEmptyException.class, () -> admin.deleteConsumerGroups(List.of(topic)).all().get());
+            rejected(GroupNotEmptyException.class, () -> admin.deleteConsumerGroups(List.of(topic)).all().get());
         }
         admin.deleteConsumerGroups(List.of(topic)).all().get();
-        refused(GroupIdNotFoundException.class, () -> admin.deleteConsumerGroups(List.of(topic)).all().get());
+        rejected(GroupIdNotFoundException.class, () -> admin.deleteConsumerGroups(List.of(topic)).all().get());
         clients.send(Map.of(), List.of(record(topic, "still there")));
     }
 }

@@ -49,8 +49,8 @@ final class Tour {
         }
     }
 
-    /** The step must be refused with this exception, bare or as the cause of an ExecutionException. */
-    static void refused(Class<? extends Throwable> expected, Step step) throws Exception {
+    /** The step must be rejected with this exception, bare or as the cause of an ExecutionException. */
+    static void rejected(Class<? extends Throwable> expected, Step step) throws Exception {
         try {
             step.run();
         } catch (ExecutionException problem) {
@@ -60,7 +60,7 @@ final class Tour {
             isTrue(expected.isInstance(problem), "expected " + expected + " but it was " + problem);
             return;
         }
-        throw new AssertionError("it was not refused with " + expected);
+        throw new AssertionError("it was not rejected with " + expected);
     }
 
     static List<Long> range(long first, long end) {

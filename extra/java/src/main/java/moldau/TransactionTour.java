@@ -3,7 +3,7 @@ package moldau;
 import static moldau.Clients.bytes;
 import static moldau.Tour.equal;
 import static moldau.Tour.isTrue;
-import static moldau.Tour.refused;
+import static moldau.Tour.rejected;
 
 import java.time.Duration;
 import java.util.ArrayList;
@@ -167,7 +167,7 @@ final class TransactionTour {
                 successor.beginTransaction();
                 send(successor, "contested", 0, "of the successor");
                 commit(successor);
-                refused(KafkaException.class, zombie::commitTransaction);
+                rejected(KafkaException.class, zombie::commitTransaction);
             }
         }
         equal(List.of("of the successor"), read("contested", 0, 1, COMMITTED));
@@ -181,7 +181,7 @@ final class TransactionTour {
             producer.flush();
             clients.send(Map.of(), List.of(Clients.record("forgotten", "behind")));
             equal(List.of("behind"), read("forgotten", 0, 1, COMMITTED));
-            refused(KafkaException.class, producer::commitTransaction);
+            rejected(KafkaException.class, producer::commitTransaction);
         }
     }
 
@@ -230,14 +230,14 @@ final class TransactionTour {
             send(producer, "fenced", 0, "never read");
             producer.flush();
             admin.fenceProducers(List.of("fenced-doer")).all().get();
-            refused(KafkaException.class, producer::commitTransaction);
+            rejected(KafkaException.class, producer::commitTransaction);
         }
         clients.send(Map.of(), List.of(Clients.record("fenced", "behind")));
         equal(List.of("behind"), read("fenced", 0, 1, COMMITTED));
     }
 
     private void isNotFound() throws Exception {
-        refused(TransactionalIdNotFoundException.class,
+        rejected(TransactionalIdNotFoundException.class,
                 () -> admin.describeTransactions(List.of("nobody")).description("nobody").get());
     }
 
