@@ -33,11 +33,11 @@ class TelemetryTalker:
         self.subscription_id = 0
 
     async def get(self) -> Any:
-        answer = await self.talker.ask(0, m.GetTelemetrySubscriptionsRequest(client_instance_id=self.id))
-        if not answer.error_code:
-            answer.requested_metrics = tuple(answer.requested_metrics)
-            self.id, self.subscription_id = answer.client_instance_id, answer.subscription_id
-        return answer
+        response = await self.talker.ask(0, m.GetTelemetrySubscriptionsRequest(client_instance_id=self.id))
+        if not response.error_code:
+            response.requested_metrics = tuple(response.requested_metrics)
+            self.id, self.subscription_id = response.client_instance_id, response.subscription_id
+        return response
 
     async def push(self, payload: bytes = b"", codec: int = 0, **fields: Any) -> ErrorCode:
         request = m.PushTelemetryRequest(
@@ -71,12 +71,12 @@ async def alter(talker: Talker, name: str, **configs: str | None) -> Any:
 def test_client_without_an_id_gets_one_and_the_default_subscription() -> None:
     async def script(scene: Scene) -> None:
         client = await connect(scene)
-        answer = await client.get()
+        response = await client.get()
         assert client.id not in client_instances.RESERVED_IDS
-        assert (answer.push_interval_ms, answer.telemetry_max_bytes) == (60_000, 1 << 20)
-        assert answer.delta_temporality
-        assert answer.accepted_compression_types == (4, 3, 1, 2)
-        assert any(SENT.startswith(each) for each in answer.requested_metrics)
+        assert (response.push_interval_ms, response.telemetry_max_bytes) == (60_000, 1 << 20)
+        assert response.delta_temporality
+        assert response.accepted_compression_types == (4, 3, 1, 2)
+        assert any(SENT.startswith(each) for each in response.requested_metrics)
         again = TelemetryTalker(client.talker)
         await again.get()
         assert again.id != client.id
@@ -93,8 +93,8 @@ def test_matching_resources_are_combined_and_change_the_subscription() -> None:
             await alter(client.talker, "a", metrics="x.,y.", interval_ms="7000", match="client_id=sc.*")
         ) is not None
         await alter(client.talker, "b", metrics="z.", interval_ms="500", match="client_id=other")
-        answer = await client.get()  # at once, because the subscriptions have changed
-        assert (answer.requested_metrics, answer.push_interval_ms) == (("x.", "y."), 7000)
+        response = await client.get()  # at once, because the subscriptions have changed
+        assert (response.requested_metrics, response.push_interval_ms) == (("x.", "y."), 7000)
         assert client.subscription_id != first
         await alter(client.talker, "c", metrics="*", match="client_source_address=client,client_id=scene")
         assert (await client.get()).requested_metrics == ("*",)

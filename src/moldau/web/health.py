@@ -1,4 +1,4 @@
-"""The `/health` page of an HTTP interface: whether the cluster behind it answers."""
+"""The `/health` page of an HTTP interface: whether the cluster behind it responds."""
 
 import asyncio
 from typing import Any, Final

@@ -16,7 +16,7 @@ under way. Changes in the meantime go into the next one, so that a slow write co
 
     acknowledge() -> number of a write     the driver keeps the response
     next_write()  -> StateWrite            unless one is under way
-    persisted()                            the acknowledgements of that write may be answered
+    persisted()                            the acknowledgements of that write may be sent
     persist_failed()                       their records are acquired again, by the same members
 
 Expired locks and closed sessions change records without an acknowledgement. They are written too, but nothing waits for
