@@ -60,9 +60,10 @@ def test_kafkas_server_properties_is_accepted() -> None:
     configuration = _load(properties=KAFKAS_OWN)
     assert configuration.settings.folders == ("/tmp/kraft-combined-logs",)
     assert [each.name for each in configuration.listeners.for_clients] == ["PLAINTEXT"]
-    (warning,) = configuration.warnings
+    warning, about_listeners = configuration.warnings
     assert "num.io.threads" in warning
     assert "num.partitions" not in warning
+    assert "reach PLAINTEXT://:9092, CONTROLLER://:9093 may read" in about_listeners
 
 
 def test_overrides_win_over_files_and_later_files_over_earlier_ones() -> None:
@@ -126,6 +127,36 @@ def test_broker_id_is_used_as_node_id() -> None:
 
 def test_wildcard_listener_is_a_warning() -> None:
     assert "localhost" in _load("listeners=PLAINTEXT://0.0.0.0:9092").warnings[0]
+
+
+KEYSTORE = ("ssl.keystore.location=node.pem", "ssl.truststore.location=ca.pem")
+WITH_ACLS = "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "is_open"),
+    [
+        (("listeners=PLAINTEXT://10.0.0.1:9092",), True),
+        (("listeners=PLAINTEXT://broker.example.org:9092",), True),
+        (("listeners=PLAINTEXT://localhost:9092",), False),
+        (("listeners=PLAINTEXT://127.0.0.2:9092",), False),
+        (("listeners=PLAINTEXT://[::1]:9092",), False),
+        (("listeners=SSL://10.0.0.1:9092", *KEYSTORE), True),
+        (("listeners=SSL://10.0.0.1:9092", *KEYSTORE, "ssl.client.auth=requested"), True),
+        (("listeners=SSL://10.0.0.1:9092", *KEYSTORE, "ssl.client.auth=required"), False),
+        (("listeners=SSL://10.0.0.1:9092", *KEYSTORE, "listener.name.ssl.ssl.client.auth=required"), False),
+        (("listeners=SASL_PLAINTEXT://10.0.0.1:9092", "sasl.enabled.mechanisms=SCRAM-SHA-512"), False),
+        (("listeners=PLAINTEXT://10.0.0.1:9092", WITH_ACLS), False),
+        (("listeners=PLAINTEXT://10.0.0.1:9092", WITH_ACLS, "allow.everyone.if.no.acl.found=true"), True),
+        (("listeners=PLAINTEXT://10.0.0.1:9092", WITH_ACLS, "super.users=User:a;User:ANONYMOUS"), True),
+    ],
+)
+def test_listener_without_authentication_beyond_loopback_is_a_warning(
+    overrides: tuple[str, ...], is_open: bool
+) -> None:
+    protocol = overrides[0].removeprefix("listeners=").partition(":")[0]
+    warnings = _load(*overrides, f"security.inter.broker.protocol={protocol}").warnings
+    assert ["no authentication is required there" in each for each in warnings] == [True] * is_open
 
 
 @pytest.mark.parametrize(

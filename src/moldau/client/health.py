@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from moldau.client import requests
@@ -13,11 +13,21 @@ from moldau.client.metadata import PartitionView, TopicView
 from moldau.client.quorum import Quorum, QuorumReplica, QuorumView
 from moldau.client.reassignments import Reassignment, Reassignments
 from moldau.client.types import ClusterView, ResourceKind
-from moldau.model.errors import ClusterAuthorizationFailed, ErrorCode, RequestTimedOut, UnsupportedVersion
+from moldau.model.errors import (
+    ClusterAuthorizationFailed,
+    ErrorCode,
+    InvalidConfig,
+    RequestTimedOut,
+    UnsupportedVersion,
+)
 from moldau.model.ids import Address, TopicPartition
+from moldau.model.listeners import parse_listeners, parse_protocol_map
+from moldau.model.open_listeners import open_listeners
 from moldau.model.units import SECOND_MS
 from moldau.wire import messages
 
+LISTENERS: Final = "listeners"
+PROTOCOL_MAP: Final = "listener.security.protocol.map"
 MIN_ISR: Final = "min.insync.replicas"
 TOPICS_PER_REQUEST: Final = 500
 CONTROLLER_MS_MAX: Final = 5 * SECOND_MS
@@ -68,6 +78,7 @@ class Health:
     reassigning: int
     offline_log_dirs: Mapping[int, OfflineLogDir]  # by broker
     under_provisioned: Mapping[str, int]  # internal topics with fewer replicas than brokers allow: their replica count
+    open_listeners: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # by broker; see `open_listeners`
 
     @property
     def offline(self) -> list[UnhealthyPartition]:
@@ -133,7 +144,7 @@ class Health:
             yield f"controller {voter.node_id} does not fetch{self._remaining_tolerance()}"
 
     def advice(self) -> Iterator[str]:
-        """Yield advice about topics that would not survive the loss of one broker."""
+        """Yield advice about topics that would not survive the loss of one broker, and about missing authentication."""
         brokers = [str(each.node_id) for each in self.cluster.brokers if not each.is_fenced]
         for topic, copies in self.under_provisioned.items():
             command = f"moldau reassign generate -t {topic} --brokers {','.join(brokers)}"
@@ -141,6 +152,12 @@ class Health:
             yield (
                 f"{topic} has {has}, created with fewer brokers; plan more with: "
                 f"{command} -r {min(INTERNAL_REPLICATION_FACTOR, len(brokers))} -o plan.json"
+            )
+
+        for node, listeners in self.open_listeners.items():
+            yield (
+                f"anyone who can reach {', '.join(listeners)} of broker {node} may read, write and delete everything: "
+                "no authentication is required there (docs/security.md)"
             )
 
     def _without(self, node: int) -> str:
@@ -163,6 +180,7 @@ async def check_health(client: AsyncClient) -> Health:
     unreachable = await _unreachable(client, [each.node_id for each in cluster.brokers if not each.is_fenced])
     serving = [each.node_id for each in cluster.brokers if not each.is_fenced and each.node_id not in unreachable]
     offline_log_dirs = await _offline_log_dirs(client, serving)
+    without_authentication = await _open_listeners(client, serving)
     topics = sorted(topics, key=lambda each: (each.is_internal, each.name))
     quorum, moving, has_no_controller = await _from_controllers(client)
     return Health(
@@ -176,6 +194,7 @@ async def check_health(client: AsyncClient) -> Health:
         len(moving),
         offline_log_dirs,
         _under_provisioned(topics, sum(not each.is_fenced for each in cluster.brokers)),
+        without_authentication,
     )
 
 
@@ -220,6 +239,28 @@ async def _offline_log_dirs(client: AsyncClient, brokers: Sequence[int]) -> dict
 
     found = await asyncio.gather(*map(find, brokers))
     return {broker: log_dir for broker, log_dir in zip(brokers, found, strict=True) if log_dir is not None}
+
+
+async def _open_listeners(client: AsyncClient, brokers: Sequence[int]) -> dict[int, tuple[str, ...]]:
+    """Ask each broker for the settings of its listeners; one that may not or cannot respond has no open ones."""
+    request = messages.DescribeConfigsRequest
+
+    async def find(broker: int) -> tuple[str, ...]:
+        resource = request.DescribeConfigsResource(
+            resource_type=ResourceKind.BROKER, resource_name=str(broker), configuration_keys=None
+        )
+        try:
+            async with asyncio.timeout(BROKER_MS_MAX / 1000):
+                response = await client.send(request(resources=[resource]), node=broker)
+            texts = {each.name: each.value or "" for result in response.results for each in result.configs}
+            protocols = parse_protocol_map(texts.get(PROTOCOL_MAP, ""))
+            bound = parse_listeners(LISTENERS, filter(None, texts.get(LISTENERS, "").split(",")), protocols)
+        except (*REQUEST_FAILURES, TimeoutError, InvalidConfig):
+            return ()
+        return tuple(map(str, open_listeners(bound, texts)))
+
+    found = await asyncio.gather(*map(find, brokers))
+    return {broker: listeners for broker, listeners in zip(brokers, found, strict=True) if listeners}
 
 
 async def _unless_unsupported(request: Any) -> Any:

@@ -12,6 +12,7 @@ from moldau.machines.metadata.image import CORDONED
 from moldau.model.errors import InvalidConfig
 from moldau.model.kafka_settings import is_removed
 from moldau.model.listeners import Listeners, resolve_listeners
+from moldau.model.open_listeners import open_listeners
 from moldau.model.quorum import BROKER, CONTROLLER, Quorum, resolve_quorum
 from moldau.node.peer_security import peer_securities
 from moldau.node.properties import Entry, read_override, read_properties, read_toml
@@ -62,7 +63,7 @@ def load_configuration(files: Iterable[tuple[str, str]] = (), overrides: Iterabl
         peer_securities(Configuration(settings, listeners, texts, quorum=quorum))
     except InvalidConfig as error:
         raise InvalidConfig(_located(str(error), configured)) from None
-    warnings = (*_repeated(entries), *_ignored(configured), *listeners.warnings)
+    warnings = (*_repeated(entries), *_ignored(configured), *listeners.warnings, *_open(listeners, texts))
     return Configuration(settings, listeners, texts, warnings, quorum)
 
 
@@ -174,3 +175,13 @@ def _ignored(configured: Mapping[str, Entry]) -> Iterator[str]:
     idle = sorted(name for name in configured if (setting := broker_setting(name)) and not setting.has_effect)
     if idle:
         yield f"These settings are accepted but have no effect: {', '.join(idle)}."
+
+
+def _open(listeners: Listeners, texts: Mapping[str, str]) -> Iterator[str]:
+    """Warn once about all listeners that let other hosts in without authentication."""
+    found = ", ".join(map(str, open_listeners(listeners.bound, texts)))
+    if found:
+        yield (
+            f"Anyone who can reach {found} may read, write and delete everything: no authentication is required there. "
+            "Listen on localhost, or require authentication: docs/security.md"
+        )
