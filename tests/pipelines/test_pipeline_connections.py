@@ -8,14 +8,13 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from moldau.cli.client_options import client_settings, use_client_settings
+from moldau.cli.client_options import client_settings, read_client_properties, use_client_settings
 from moldau.cli.connection_options import Connection
-from moldau.cli.errors import CommandError
 from moldau.cli.main import app
 from moldau.cli.option_groups import expand_option_groups
 from moldau.cli.pipeline_offsets import OffsetRange
 from moldau.cli.pipeline_option_groups import ReadOptions
-from moldau.cli.properties_file import properties
+from moldau.model.errors import InvalidConfig
 
 FILE = """
 # for the cluster of the office
@@ -38,7 +37,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def test_properties_file_is_parsed_like_in_java(config: Path) -> None:
-    assert properties(FILE, config) == {
+    assert read_client_properties(config) == {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "PLAIN",
         "sasl.jaas.config": (
@@ -47,12 +46,22 @@ def test_properties_file_is_parsed_like_in_java(config: Path) -> None:
         "ssl.truststore.type": "PEM",
         "empty": "",
     }
-    with pytest.raises(CommandError, match="'=x' is not a setting"):
-        properties("=x", config)
+    config.write_text("=x")
+    with pytest.raises(InvalidConfig, match=r"client\.properties:1: the name of the setting is missing"):
+        read_client_properties(config)
 
 
 def test_comment_does_not_continue_on_the_next_line(config: Path) -> None:
-    assert properties("  # in C:\\certs\\\nsecurity.protocol=SSL\n", config) == {"security.protocol": "SSL"}
+    config.write_text("  # in C:\\certs\\\nsecurity.protocol=SSL\n")
+    assert read_client_properties(config) == {"security.protocol": "SSL"}
+
+
+def test_backslashes_of_a_properties_file_are_escapes_as_in_java(config: Path) -> None:
+    config.write_text('sasl.password=back\\\\slash\nsasl.jaas.config=Module required password="a\\\\"b";\n')
+    assert read_client_properties(config) == {
+        "sasl.password": "back\\slash",
+        "sasl.jaas.config": 'Module required password="a\\"b";',
+    }
 
 
 @pytest.mark.parametrize("option", ["--command-config", "--sql", "--python", "--step"])

@@ -5,7 +5,7 @@ import pytest
 from moldau.model.errors import InvalidConfig
 from moldau.model.ids import Address
 from moldau.node.configuration import Configuration, load_configuration
-from moldau.node.properties import read_override, read_properties, read_toml
+from moldau.node.properties import format_properties, read_override, read_properties, read_toml
 
 # The settings of the server.properties that Apache Kafka 4.x ships.
 KAFKAS_OWN = """
@@ -283,3 +283,16 @@ def test_override_splits_at_the_first_equals_sign() -> None:
     for argument in ("a", "=b", ""):
         with pytest.raises(InvalidConfig, match="name=value"):
             read_override(argument)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "plain", " leading", 'user="a b" password="back\\slash, = and :";', "two\nlines\r\n", "\ttab", "ünï", "a\\"],
+)
+def test_formatted_properties_are_read_back_unchanged(text: str) -> None:
+    written = format_properties({"first": "1", "with = : # and blank": text, "last": "2"})
+    assert [entry[:2] for entry in read_properties(written, "f")] == [
+        ("first", "1"),
+        ("with = : # and blank", text.strip()),
+        ("last", "2"),
+    ]

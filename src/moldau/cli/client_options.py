@@ -12,8 +12,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from moldau.cli.files import read_text
 from moldau.cli.options import BOOTSTRAP_DEFAULT, BootstrapIfGiven, pairs
-from moldau.cli.properties_file import read_client_properties
+from moldau.node.properties import read_properties
 
 COMMAND_CONFIG_VARIABLE: Final = "MOLDAU_COMMAND_CONFIG"
 ADDRESS: Final = "bootstrap.servers"
@@ -87,3 +88,8 @@ def read_client_settings(command_config: Path | None, client_setting: list[str] 
     """The settings of the file, and those of the command line, which override it."""
     of_file = {} if command_config is None else read_client_properties(command_config)
     return of_file | pairs(client_setting, "-X")
+
+
+def read_client_properties(path: Path) -> dict[str, str]:
+    """Read a properties file of client settings, as Kafka's tools do."""
+    return {entry.name: entry.text for entry in read_properties(read_text(path), str(path))}

@@ -21,6 +21,9 @@ _LINE_END: Final = re.compile(r"\r\n|\r|\n")
 _BLANK: Final = " \t\f"
 _ESCAPED: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _LETTERS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_CODES: Final = {character: letter for letter, character in _LETTERS.items()}
+_IN_NAMES: Final = re.compile(r"[\\=:#! \t\n\r\f]")
+_IN_VALUES: Final = re.compile(r"[\\\t\n\r\f]|^ ")
 # The name ends at the first unescaped blank, '=' or ':'.
 _NAME_AND_VALUE: Final = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
 
@@ -71,6 +74,15 @@ def _unescape(text: str, where: str) -> str:
         return _LETTERS.get(escaped, escaped)
 
     return _ESCAPED.sub(replace, text)
+
+
+def format_properties(settings: Mapping[str, str]) -> str:
+    """Return the lines of a properties file, which `read_properties` and Java read back unchanged."""
+    return "".join(f"{_escape(name, _IN_NAMES)}={_escape(text, _IN_VALUES)}\n" for name, text in settings.items())
+
+
+def _escape(text: str, pattern: re.Pattern[str]) -> str:
+    return pattern.sub(lambda match: "\\" + _CODES.get(match[0], match[0]), text)
 
 
 def read_toml(text: str, file: str) -> list[Entry]:
