@@ -15,7 +15,7 @@ from kafka import KafkaConsumer, KafkaProducer
 from moldau.cli.certificates import Authority
 from moldau.testing import Broker
 
-KINDS = ("ssl", "mtls")
+KINDS = ("ssl", "mtls", "scram")
 VALUES = [str(number).encode() * 500 for number in range(100)]
 RULES = {"ssl.principal.mapping.rules": "RULE:^CN=([^,]*).*$/$1/L"}
 
@@ -24,15 +24,6 @@ RULES = {"ssl.principal.mapping.rules": "RULE:^CN=([^,]*).*$/$1/L"}
 def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
     with Broker(security=request.param) as broker:
         yield broker
-
-
-def python_files(broker: Broker) -> dict[str, str]:
-    """The settings of kafka-python."""
-    settings = broker.librdkafka_settings
-    files = {"ssl_cafile": settings["ssl.ca.location"]}
-    if "ssl.key.location" in settings:
-        files |= {"ssl_certfile": settings["ssl.certificate.location"], "ssl_keyfile": settings["ssl.key.location"]}
-    return files
 
 
 def test_confluent_kafka_produces_and_consumes_in_a_group(broker: Broker) -> None:
@@ -56,7 +47,7 @@ def test_confluent_kafka_produces_and_consumes_in_a_group(broker: Broker) -> Non
 
 def test_kafka_python_produces_and_consumes_in_a_group(broker: Broker) -> None:
     topic = broker.create_topic("kafka-python")
-    config = {"bootstrap_servers": broker.bootstrap_servers, "security_protocol": "SSL", **python_files(broker)}
+    config = {"bootstrap_servers": broker.bootstrap_servers, **broker.kafka_python_settings}
     producer = KafkaProducer(**config)
     for value in VALUES:
         producer.send(topic, value)
@@ -65,18 +56,17 @@ def test_kafka_python_produces_and_consumes_in_a_group(broker: Broker) -> None:
     consumer = KafkaConsumer(
         topic, group_id="kafka-python", auto_offset_reset="earliest", consumer_timeout_ms=20_000, **config
     )
-    values = [message.value for message, _ in zip(consumer, VALUES, strict=False)]
+    values = [message.value for _, message in zip(VALUES, consumer, strict=False)]
     consumer.close()
     assert values == VALUES
 
 
 async def test_aiokafka_produces_and_consumes_in_a_group(broker: Broker) -> None:
     topic = await asyncio.to_thread(broker.create_topic, "aiokafka")
-    files = python_files(broker)
-    context = ssl.create_default_context(cafile=files["ssl_cafile"])
-    if "ssl_certfile" in files:
-        context.load_cert_chain(files["ssl_certfile"])
-    config = {"bootstrap_servers": broker.bootstrap_servers, "security_protocol": "SSL", "ssl_context": context}
+    config: dict[str, Any] = {"bootstrap_servers": broker.bootstrap_servers, **broker.kafka_python_settings}
+    config["ssl_context"] = context = ssl.create_default_context(cafile=config.pop("ssl_cafile"))
+    if "ssl_certfile" in config:
+        context.load_cert_chain(config.pop("ssl_certfile"), config.pop("ssl_keyfile"))
     async with AIOKafkaProducer(**config) as producer:
         for value in VALUES:
             await producer.send_and_wait(topic, value)

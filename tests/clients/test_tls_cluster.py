@@ -39,7 +39,7 @@ def test_acknowledged_records_survive_the_leader_over_mutual_tls(cluster: Cluste
     consumer.subscribe([topic])
     values: list[bytes] = []
     while len(values) < len(VALUES):
-        found = [message.value() or b"" for message in consumer.consume(500, timeout=30)]
+        found = [message.value() or b"" for message in consumer.consume(len(VALUES) - len(values), timeout=30)]
         assert found
         values += found
     consumer.close()

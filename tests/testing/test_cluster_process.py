@@ -20,8 +20,8 @@ STUB_PROGRAM = """
 import json, os, select, signal, sys
 arguments = sys.argv[2:]
 options = {name: value for name, value in zip(arguments, arguments[1:]) if name.startswith("--")}
-settings = dict(text.split("=", 1) for name, text in zip(arguments, arguments[1:]) if name == "-c")
-print("started with", *arguments, flush=True)
+settings = dict(line.split("=", 1) for line in open(options["--config"]).read().splitlines())
+print("started with", *arguments, *(f"{name}={text}" for name, text in settings.items()), flush=True)
 woken, wake = os.pipe()
 os.set_blocking(wake, False)
 signal.set_wakeup_fd(wake)
@@ -67,7 +67,7 @@ def test_every_node_has_its_own_directory_ports_and_id(cluster: Cluster) -> None
     servers = cluster.bootstrap_servers.split(",")
     assert [cluster[node].bootstrap_servers for node in cluster.nodes] == servers
     assert len(set(servers)) == len({cluster[node].data for node in cluster.nodes}) == 4
-    assert [f"-c node.id={node} " in cluster[node].log for node in cluster.nodes] == [True] * 4
+    assert [f" node.id={node} " in cluster[node].log for node in cluster.nodes] == [True] * 4
 
 
 def test_first_three_nodes_are_the_controllers_of_all_nodes(cluster: Cluster) -> None:
@@ -80,7 +80,7 @@ def test_first_three_nodes_are_the_controllers_of_all_nodes(cluster: Cluster) ->
 
 
 def test_settings_reach_all_nodes_by_kafka_name(cluster: Cluster) -> None:
-    assert all("-c log.segment.bytes=1024" in cluster[node].log for node in cluster.nodes)
+    assert all(" log.segment.bytes=1024" in cluster[node].log for node in cluster.nodes)
 
 
 def test_nodes_are_killed_and_started_individually(cluster: Cluster) -> None:
@@ -186,9 +186,9 @@ def test_wait_until_times_out_with_the_output_of_all_nodes(cluster: Cluster) -> 
 
 def test_start_error_names_the_node_that_exited(tmp_path: Path) -> None:
     program = tmp_path / "stub_broker.py"
-    waits_for_others = "if '-c node.id=1 ' in ' '.join(arguments): select.select([], [], [], 60)\n"
+    waits_for_others = "if settings['node.id'] == '1': select.select([], [], [], 60)\n"
     exits = (  # after the others are ready
-        "if '-c node.id=3 ' in ' '.join(arguments): select.select([], [], [], 2); sys.exit('the port is taken')\n"
+        "if settings['node.id'] == '3': select.select([], [], [], 2); sys.exit('the port is taken')\n"
     )
     program.write_text(STUB_PROGRAM.replace("woken, wake", f"{waits_for_others}{exits}woken, wake", 1))
 
@@ -204,7 +204,7 @@ def test_start_error_names_the_node_that_exited(tmp_path: Path) -> None:
 
 def test_start_timeout_names_the_late_node_and_shows_all_output(tmp_path: Path) -> None:
     program = tmp_path / "stub_broker.py"
-    waits = "if '-c node.id=2 ' in ' '.join(arguments): select.select([], [], [], 60)\n"
+    waits = "if settings['node.id'] == '2': select.select([], [], [], 60)\n"
     program.write_text(STUB_PROGRAM.replace("woken, wake", f"{waits}woken, wake", 1))
 
     class StubBroker(Broker):

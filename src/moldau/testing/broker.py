@@ -26,6 +26,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
+from moldau.cli.files import read_identity, write_private
+from moldau.node.properties import format_properties
+
 if TYPE_CHECKING:
     from moldau.testing.security import BrokerSecurity
 
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 # default delay of 3 s, which waits for more members, would be added to every consumer group test.
 TEST_SETTINGS: Final = {"moldau.metrics.listener": "127.0.0.1:0", "group.initial.rebalance.delay.ms": "0"}
 
+NODE_ID_DEFAULT: Final = 1
 READY_S_MAX: Final = 30.0
 STOP_S_MAX: Final = 30.0
 ANNOUNCEMENT_BYTES_MAX: Final = 65_536
@@ -48,8 +52,9 @@ class Broker:
 
     Keyword arguments are Kafka settings with `_` for `.`; `settings` takes them under their Kafka names. Without
     `data` the broker uses a temporary directory, which `close` removes. With `listen=None` the settings decide the
-    listeners. `security` is "ssl" or "mtls": the broker then has one listener with TLS, and `client_settings` (or
-    `librdkafka_settings`) are what a client needs to connect.
+    listeners. `security` is "ssl", "mtls", "scram" or "plain": the broker then has one listener with TLS, without
+    authentication, with client certificates, or with the user `tester` and a password. `client_settings`,
+    `librdkafka_settings` and `kafka_python_settings` are what a client needs to connect.
     """
 
     # -P: modules in the working directory, the project under test, must not shadow installed ones.
@@ -76,6 +81,7 @@ class Broker:
         # Absolute: a test may change the working directory before it restarts the broker.
         self.data = Path(data).absolute() if data is not None else self._temporary / "data"
         self._log_path = self._temporary / "log"
+        self._settings_path = self._temporary / "broker.properties"
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline = self._ready_fd = -1
         self._is_stopping = self._is_paused = False
@@ -101,6 +107,11 @@ class Broker:
     def librdkafka_settings(self) -> dict[str, str]:
         """The security settings of a client on librdkafka, such as confluent-kafka."""
         return {} if self.security is None else dict(self.security.librdkafka_settings)
+
+    @property
+    def kafka_python_settings(self) -> dict[str, str]:
+        """The security settings of kafka-python; aiokafka has the same but for `ssl_cafile`."""
+        return {} if self.security is None else self.security.kafka_python_settings
 
     @property
     def bootstrap_servers(self) -> str:
@@ -138,6 +149,7 @@ class Broker:
         if self.is_running:
             raise BrokerFailed("The broker is running already.")
         self._clear_process()
+        self._create_users()
         self._ready_fd, announce = os.pipe()
         lifeline, self._lifeline = os.pipe()
         try:
@@ -252,13 +264,23 @@ class Broker:
             self.kill()
         self.close()
 
+    def _create_users(self) -> None:
+        """Format a new data directory with the users of a secured broker."""
+        if self.security is None or not self.security.scram_users or read_identity(self.data) is not None:
+            return
+        from moldau.cli.local.layout import format_data_directory
+
+        node_id = int(str(self.settings.get("node.id", NODE_ID_DEFAULT)))
+        format_data_directory(self.data, node_id, None, scram_users=self.security.scram_users)
+
     def _spawn(self, announce: int, lifeline: int) -> subprocess.Popen[bytes]:
         options = ["start", "--data", str(self.data)]
         if self._listen is not None:
             options += ["--listen", self._listen]
         options += ["--announce-fd", str(announce), "--lifeline-fd", str(lifeline)]
-        for name, text in texts(self.settings).items():
-            options += ["-c", f"{name}={text}"]
+        # A file that only its owner may read: other users can see the arguments of a process.
+        write_private(self._settings_path, format_properties(texts(self.settings)))
+        options += ["--config", str(self._settings_path)]
         with self._log_path.open("ab") as log:
             return subprocess.Popen(
                 [*self.command, *options],

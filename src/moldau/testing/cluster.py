@@ -80,9 +80,19 @@ class Cluster:
         }
 
     @property
+    def client_settings(self) -> dict[str, str]:
+        """The security settings of a client, under the names of Kafka's Java clients."""
+        return {} if self.security is None else dict(self.security.client_settings)
+
+    @property
     def librdkafka_settings(self) -> dict[str, str]:
         """The security settings of a client on librdkafka, such as confluent-kafka."""
         return {} if self.security is None else dict(self.security.librdkafka_settings)
+
+    @property
+    def kafka_python_settings(self) -> dict[str, str]:
+        """The security settings of kafka-python; aiokafka has the same but for `ssl_cafile`."""
+        return {} if self.security is None else self.security.kafka_python_settings
 
     # Nodes
 
@@ -318,6 +328,7 @@ class Cluster:
             controller_port=ports.start if ports else None,
             host_of=self.host_of,
             settings=self._settings,
+            scram_users=None if self.security is None else self.security.scram_users,
         )
         for node in self.layout.nodes:
             if node.node_id not in self._brokers:

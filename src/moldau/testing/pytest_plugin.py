@@ -3,6 +3,7 @@
 `moldau_broker`    a broker for the test session
 `moldau_topic`     the name of a new topic on it, for one test
 `moldau_settings`  broker settings; override it to change them
+`moldau_security`  "ssl", "mtls", "scram" or "plain" for TLS and authentication; override it to have them
 `moldau_cluster`   a cluster of three for the test session; nodes that a test kills or pauses are back for the next
 """
 
@@ -27,11 +28,17 @@ def moldau_settings() -> Mapping[str, object]:
 
 
 @pytest.fixture(scope="session")
-def moldau_broker(moldau_settings: Mapping[str, object]) -> "Iterator[Broker]":
+def moldau_security() -> str | None:
+    """The security of `moldau_broker` and `moldau_cluster`. Override this fixture to change it."""
+    return None
+
+
+@pytest.fixture(scope="session")
+def moldau_broker(moldau_settings: Mapping[str, object], moldau_security: str | None) -> "Iterator[Broker]":
     """A broker in its own process, for the whole test session."""
     from moldau.testing.broker import Broker
 
-    with Broker(settings=moldau_settings) as broker:
+    with Broker(settings=moldau_settings, security=moldau_security) as broker:
         yield broker
 
 
@@ -43,11 +50,11 @@ def moldau_topic(moldau_broker: "Broker", request: pytest.FixtureRequest) -> str
 
 
 @pytest.fixture(scope="session")
-def moldau_session_cluster(moldau_settings: Mapping[str, object]) -> "Iterator[Cluster]":
+def moldau_session_cluster(moldau_settings: Mapping[str, object], moldau_security: str | None) -> "Iterator[Cluster]":
     """The processes behind `moldau_cluster`."""
     from moldau.testing.cluster import Cluster
 
-    with Cluster(settings=moldau_settings) as cluster:
+    with Cluster(settings=moldau_settings, security=moldau_security) as cluster:
         yield cluster
 
 

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Final, Self
 
 from moldau.broker.configs.declarations import broker_setting
+from moldau.broker.drivers.bootstrap_file import Credentials
 from moldau.cli.errors import CommandError, usage_error
-from moldau.cli.files import read_identity
+from moldau.cli.files import read_identity, write_private
 from moldau.machines.raft import Voter, VoterSet
 from moldau.model.ids import Address, NodeId
 from moldau.model.listeners import SecurityProtocol
@@ -29,6 +30,7 @@ from moldau.node.ports.capabilities import Capabilities
 from moldau.node.ports.clock import SystemClock
 from moldau.node.ports.files import SystemDisk
 from moldau.node.ports.randomness import system_random
+from moldau.node.properties import format_properties
 from moldau.node.storage_format import InitialVoters, format_log_dir
 from moldau.storage.log_dir import LogDir, MetaProperties, decode_id, encode_id
 
@@ -120,11 +122,13 @@ class LocalCluster:
         host_of: HostOf = localhost,
         controller_port: int | None = None,
         settings: Mapping[str, str] | None = None,
+        scram_users: Credentials | None = None,
         check: Callable[[Self], None] = lambda _: None,
     ) -> Self:
         """Open the cluster in this directory, or create one if there is none; format data directories.
 
-        `check` may raise before anything is written, so that a rejected port is not saved.
+        A new cluster begins with `scram_users`. `check` may raise before anything is written, so that a rejected port
+        is not saved.
         """
         state = _saved_or_new_state(folder, brokers, port, controller_port)
         if state.port + state.brokers - 1 > PORT_MAX:
@@ -132,7 +136,7 @@ class LocalCluster:
         nodes = tuple(_node(folder, host_of, state, node_id, settings or {}) for node_id in _ids(state))
         cluster = cls(folder, state, nodes)
         check(cluster)
-        cluster._write(_first_voters(state, host_of))
+        cluster._write(_first_voters(state, host_of), scram_users or {})
         return cluster
 
     @property
@@ -142,11 +146,11 @@ class LocalCluster:
     def node(self, node_id: int) -> LocalNode:
         return self.nodes[node_id - 1]
 
-    def _write(self, voters: VoterSet) -> None:
+    def _write(self, voters: VoterSet, scram_users: Credentials) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         for node in self.nodes:
-            _format(node, self.state.cluster_id, voters)
-            node.settings_file.write_text("".join(f"{name}={value}\n" for name, value in node.settings.items()))
+            _format(node, self.state.cluster_id, voters, scram_users)
+            write_private(node.settings_file, format_properties(node.settings))  # settings may be passwords
         self.state.write(self.folder / STATE_FILE)  # last: it marks a complete cluster
 
 
@@ -205,12 +209,13 @@ def _node(folder: Path, host_of: HostOf, state: ClusterState, node_id: int, more
 
 
 def _listeners(address: Address, controller: Controller | None, protocol: SecurityProtocol) -> dict[str, str]:
-    """Clients and brokers use one listener. Controllers authenticate each other by certificate, without SASL."""
+    """Clients and brokers use one listener. Where that has SASL, nodes authenticate to controllers by certificate."""
     listeners = [f"{protocol.name}://{address}"]
     of_controllers = SecurityProtocol.SSL if protocol.needs_tls else SecurityProtocol.PLAINTEXT
     if controller is not None:
         listeners.append(f"{CONTROLLER}://{Address(address.host, controller.port)}")
-    return {
+    by_certificate = {f"listener.name.{CONTROLLER.lower()}.ssl.client.auth": "required"} if protocol.needs_sasl else {}
+    return by_certificate | {
         "listeners": ",".join(listeners),
         "controller.listener.names": CONTROLLER,
         "listener.security.protocol.map": f"{CONTROLLER}:{of_controllers.name},{protocol.name}:{protocol.name}",
@@ -247,26 +252,39 @@ def _first_voters(state: ClusterState, host_of: HostOf) -> VoterSet:
     )
 
 
-def _format(node: LocalNode, cluster_id: str, voters: VoterSet) -> None:
+def _format(node: LocalNode, cluster_id: str, voters: VoterSet, users: Credentials) -> None:
     """Format a new data directory; reject one that belongs to another node or cluster."""
-    disk = SystemDisk(Capabilities.detect())
     known = read_identity(node.folder)
     if known is not None:
         _check(node, known, cluster_id)
         return
-    folder = LogDir.open(disk, str(node.folder))
+    of_node = voters if node.is_controller else InitialVoters.UNSPECIFIED
+    format_data_directory(node.folder, node.node_id, cluster_id, voters=of_node, scram_users=users)
+
+
+def format_data_directory(
+    path: Path,
+    node_id: int,
+    cluster_id: str | None,
+    *,
+    voters: VoterSet | InitialVoters = InitialVoters.UNSPECIFIED,
+    scram_users: Credentials | None = None,
+) -> None:
+    disk = SystemDisk(Capabilities.detect())
+    log_dir = LogDir.open(disk, str(path))
     try:
         format_log_dir(
-            folder,
+            log_dir,
             disk,
             system_random(),
             SystemClock(),
-            node_id=node.node_id,
+            node_id=node_id,
             cluster_id=cluster_id,
-            voters=voters if node.is_controller else InitialVoters.UNSPECIFIED,
+            voters=voters,
+            scram_users=scram_users,
         )
     finally:
-        folder.close()
+        log_dir.close()
 
 
 def _check(node: LocalNode, known: MetaProperties, cluster_id: str) -> None:
