@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import re
+from base64 import b64encode
 
 import pytest
 from broker_scene import Scene, batch, fetch, on_broker, produce
@@ -13,6 +14,9 @@ from moldau.broker.metrics.endpoint import MetricsEndpoint
 from moldau.broker.metrics.prometheus_text import histogram
 from moldau.broker.network.connection_limits import ConnectionLimits
 from moldau.broker.runtime.meters import LatencyMeter
+from moldau.model.errors import InvalidConfig
+from moldau.model.ports import PageRequest
+from moldau.node.configuration import load_configuration
 from moldau.node.ports.process import process_lines
 
 pytestmark = pytest.mark.proves("O1")
@@ -159,3 +163,43 @@ def test_histogram_buckets_exist_before_the_first_observation() -> None:
     meter.finished(700.0)
     assert buckets(meter) == before
     assert 'moldau_loop_stall_seconds_bucket{le="1.048576"}' in before
+
+
+TOKEN = "0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    ("path", "authorization", "status"),
+    [
+        ("/metrics", f"Bearer {TOKEN}", 200),
+        ("/metrics", f"bearer  {TOKEN}", 200),
+        ("/metrics", "Basic " + b64encode(f"prometheus:{TOKEN}".encode()).decode(), 200),
+        ("/metrics", "Basic " + b64encode(f"{TOKEN}:".encode()).decode(), 401),
+        ("/metrics", "Basic not base64", 401),
+        ("/metrics", f"Bearer {TOKEN}0", 401),
+        ("/metrics", f"Bearer {TOKEN[:-1]}", 401),
+        ("/metrics", "Bearer \xff", 401),
+        ("/metrics", TOKEN, 401),
+        ("/metrics", "", 401),
+        ("/health/ready", "", 401),
+        ("/else", "", 401),
+        ("/health", "", 200),
+    ],
+)
+def test_pages_require_the_token(path: str, authorization: str, status: int) -> None:
+    async def script(scene: Scene) -> None:
+        limits = ConnectionLimits(scene.node.broker.clock, lambda: scene.node.broker.settings)
+        pages = MetricsEndpoint(scene.node.broker, [], limits)
+        assert (await pages.serve(PageRequest(path, authorization)))[0] == status
+
+    on_broker(script, settings=[f"moldau.metrics.token={TOKEN}"])
+
+
+def test_short_token_is_rejected() -> None:
+    with pytest.raises(InvalidConfig, match=r"\[hidden\].*16"):
+        load_configuration(overrides=["moldau.metrics.token=short"])
+
+
+def test_metrics_by_tls_need_a_certificate() -> None:
+    with pytest.raises(InvalidConfig, match=r"ssl\.keystore\.location"):
+        load_configuration(overrides=["moldau.metrics.security.protocol=SSL"])

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from moldau.model.ids import Address
-from moldau.model.ports import Disk, Page
+from moldau.model.ports import Disk, Page, PageRequest
 from moldau.node.ports.capabilities import Capabilities
 from moldau.node.ports.clock import SystemClock
 from moldau.node.ports.executor import SystemExecutor, Worker
@@ -221,7 +221,8 @@ async def _fetch(address: Address, request: bytes) -> bytes:
     return response
 
 
-async def _page(path: str) -> Page:
+async def _page(request: PageRequest) -> Page:
+    path = request.path
     return (200, "text/plain", b"body of " + path.encode()) if path == "/metrics" else (404, "text/plain", b"no")
 
 
@@ -241,6 +242,25 @@ async def test_pages_are_served_over_http(request_bytes: bytes, status: bytes, e
     response = await _fetch(listener.address, request_bytes)
     assert response.startswith(b"HTTP/1.1 " + status)
     assert response.endswith(ending)
+    await listener.close()
+
+
+async def test_rejected_request_gets_challenges() -> None:
+    async def closed(request: PageRequest) -> Page:
+        return (200, "text/plain", b"") if request.authorization == "Bearer a" else (401, "text/plain", b"")
+
+    listener = await SocketNetwork().serve_pages(Address("127.0.0.1", 0), closed)
+    response = await _fetch(listener.address, b"GET / HTTP/1.1\r\n\r\n")
+    assert response.startswith(b"HTTP/1.1 401 Unauthorized")
+    assert b"WWW-Authenticate: Bearer\r\n" in response
+    for headers, status in (
+        (b"authorization:Bearer a", b"200"),
+        (b"X: y\r\nAUTHORIZATION:  Bearer a ", b"200"),
+        (b"Authorization: Bearer b\r\nAuthorization: Bearer a", b"401"),
+        (b"\r\nAuthorization: Bearer a", b"401"),  # behind the headers
+    ):
+        response = await _fetch(listener.address, b"GET / HTTP/1.1\r\n" + headers + b"\r\n\r\n")
+        assert response.startswith(b"HTTP/1.1 " + status), headers
     await listener.close()
 
 

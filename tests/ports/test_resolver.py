@@ -9,7 +9,7 @@ import pytest
 
 from moldau.cli.errors import as_command_error
 from moldau.model.ids import Address
-from moldau.model.ports import Connection
+from moldau.model.ports import Connection, PageRequest
 from moldau.node.ports.sockets import SocketNetwork
 
 NAME = "several.test"
@@ -54,8 +54,8 @@ async def test_listen_skips_addresses_this_machine_lacks(stands_for: Stands) -> 
 
 
 async def test_pages_are_served_when_an_address_is_not_local(stands_for: Stands) -> None:
-    async def page(path: str) -> tuple[int, str, bytes]:
-        return 200, "text/plain", path.encode()
+    async def page(request: PageRequest) -> tuple[int, str, bytes]:
+        return 200, "text/plain", request.path.encode()
 
     stands_for(NOT_OURS, "127.0.0.1")
     listener = await SocketNetwork().serve_pages(Address(NAME, 0), page)

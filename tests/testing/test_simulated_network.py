@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from moldau.model.ids import Address
-from moldau.model.ports import Connection, FileSlice, Network
+from moldau.model.ports import Connection, FileSlice, Network, PageRequest
 from moldau.testing.connection import WINDOW_BYTES
 from moldau.testing.disk import SimulatedDisk
 from moldau.testing.network import SimulatedNetwork
@@ -342,9 +342,9 @@ def test_connect_can_be_cancelled_during_the_handshake() -> None:
 
 
 def test_pages_can_be_fetched() -> None:
-    async def page(path: str) -> tuple[int, str, bytes]:
+    async def page(request: PageRequest) -> tuple[int, str, bytes]:
         await asyncio.sleep(0.1)
-        return 200, "text/plain", path.encode()
+        return 200, "text/plain", request.path.encode()
 
     async def script(world: World) -> None:
         listener = await world.server.serve_pages(Address("127.0.0.1", 9100), page)

@@ -5,7 +5,7 @@ Timers and tasks are asyncio's: a simulation runs the same code on an event loop
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from moldau.model.ids import Address
 from moldau.model.tls import TlsSettings
@@ -242,6 +242,17 @@ class Listener(Protocol):
 Page = tuple[int, str, bytes]  # status, content type, body
 
 
+class PageRequest(NamedTuple):
+    """An HTTP GET request."""
+
+    path: str
+    authorization: str = ""  # the header's value
+    peer: str = ""
+
+
+PageHandler = Callable[[PageRequest], Awaitable[Page]]
+
+
 class Network(Protocol):
     """Receives frames; sends buffers and file slices."""
 
@@ -265,8 +276,10 @@ class Network(Protocol):
         """Connect, with TLS if `tls` is given; `OSError` if the connection or the handshake fails."""
         ...
 
-    async def serve_pages(self, address: Address, page: Callable[[str], Awaitable[Page]]) -> Listener:
-        """Serve plain HTTP GET, for metrics: `page` maps a path to a page."""
+    async def serve_pages(
+        self, address: Address, page: PageHandler, tls: Callable[[], TlsSettings] | None = None
+    ) -> Listener:
+        """Serve HTTP GET, for metrics: `page` maps a request to a page. `tls` as for `listen`."""
         ...
 
 

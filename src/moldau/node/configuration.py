@@ -6,14 +6,15 @@ from dataclasses import dataclass, field
 from moldau.broker.authentication.mechanisms import check_listener
 from moldau.broker.configs.broker_settings import BrokerSettings
 from moldau.broker.configs.declarations import BROKER_SETTINGS, TOPIC_SETTINGS, broker_setting, unknown
-from moldau.broker.configs.tls_settings import listener_tls
+from moldau.broker.configs.tls_settings import METRICS_LISTENER, listener_tls
 from moldau.broker.configs.topic_defaults import SYNONYMS
 from moldau.machines.metadata.image import CORDONED
 from moldau.model.errors import InvalidConfig
 from moldau.model.kafka_settings import is_removed
-from moldau.model.listeners import Listeners, resolve_listeners
-from moldau.model.open_listeners import open_listeners
+from moldau.model.listeners import Listeners, parse_address, resolve_listeners
+from moldau.model.open_listeners import is_loopback, open_listeners
 from moldau.model.quorum import BROKER, CONTROLLER, Quorum, resolve_quorum
+from moldau.model.tls import ClientAuth
 from moldau.node.peer_security import peer_securities
 from moldau.node.properties import Entry, read_override, read_properties, read_toml
 
@@ -63,7 +64,7 @@ def load_configuration(files: Iterable[tuple[str, str]] = (), overrides: Iterabl
         peer_securities(Configuration(settings, listeners, texts, quorum=quorum))
     except InvalidConfig as error:
         raise InvalidConfig(_located(str(error), configured)) from None
-    warnings = (*_repeated(entries), *_ignored(configured), *listeners.warnings, *_open(listeners, texts))
+    warnings = (*_repeated(entries), *_ignored(configured), *listeners.warnings, *_open(listeners, settings, texts))
     return Configuration(settings, listeners, texts, warnings, quorum)
 
 
@@ -140,6 +141,8 @@ def _check_supported(settings: BrokerSettings, listeners: Listeners, texts: Mapp
             _check_tls(listener.name, texts)
         if listener.protocol.needs_sasl:
             check_listener(listener.name, texts)
+    if settings.serves_metrics_by_tls:
+        _check_tls(METRICS_LISTENER, texts)
     if len(settings.folders) > 1:
         raise InvalidConfig("log.dirs has several directories, but only one is supported.")
 
@@ -177,11 +180,24 @@ def _ignored(configured: Mapping[str, Entry]) -> Iterator[str]:
         yield f"These settings are accepted but have no effect: {', '.join(idle)}."
 
 
-def _open(listeners: Listeners, texts: Mapping[str, str]) -> Iterator[str]:
-    """Warn once about all listeners that let other hosts in without authentication."""
+def _open(listeners: Listeners, settings: BrokerSettings, texts: Mapping[str, str]) -> Iterator[str]:
+    """Warn once about all listeners, and a metrics page, that let other hosts in without authentication."""
     found = ", ".join(map(str, open_listeners(listeners.bound, texts)))
     if found:
         yield (
             f"Anyone who can reach {found} may read, write and delete everything: no authentication is required there. "
             "Listen on localhost, or require authentication: docs/security.md"
         )
+    if not settings.metrics_listener or settings.metrics_token or _requires_metrics_certificate(settings, texts):
+        return
+    if not is_loopback(parse_address(settings.metrics_listener).host):
+        yield (
+            f"Anyone who can reach {settings.metrics_listener} may read the metrics, which name topics, groups and "
+            "clients. Listen on localhost, or set moldau.metrics.token."
+        )
+
+
+def _requires_metrics_certificate(settings: BrokerSettings, texts: Mapping[str, str]) -> bool:
+    if not settings.serves_metrics_by_tls:
+        return False
+    return listener_tls(texts, METRICS_LISTENER).client_auth is ClientAuth.REQUIRED

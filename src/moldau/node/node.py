@@ -9,7 +9,7 @@ from moldau.broker.authorizer import StandardAuthorizer
 from moldau.broker.broker import Broker
 from moldau.broker.cluster.peers import Peers
 from moldau.broker.configs.access_settings import parse_super_users
-from moldau.broker.configs.tls_settings import ListenerTls
+from moldau.broker.configs.tls_settings import METRICS_LISTENER, ListenerTls
 from moldau.broker.configs.validation import ConfigValidator
 from moldau.broker.controllers.lifecycle import BrokerLifecycle
 from moldau.broker.controllers.registration import ControllerRegistration
@@ -29,6 +29,7 @@ from moldau.machines.raft import Endpoints, Voter
 from moldau.model.ids import NO_EPOCH, Address
 from moldau.model.listeners import SecurityProtocol, parse_address
 from moldau.model.ports import Listener, Ports
+from moldau.model.tls import TlsSettings
 from moldau.model.units import SECOND_MS
 from moldau.node.configuration import Configuration
 from moldau.node.identity import identify, random_id
@@ -343,7 +344,8 @@ class Node:
     @property
     def metrics_address(self) -> str | None:
         """The URL of the metrics page, if it is served."""
-        return f"http://{self._metrics.address}/metrics" if self._metrics else None
+        scheme = "https" if self._configuration.settings.serves_metrics_by_tls else "http"
+        return f"{scheme}://{self._metrics.address}/metrics" if self._metrics else None
 
     async def stop(self) -> None:
         """Shut down cleanly: move leadership, close connections, flush everything, mark the shutdown as clean."""
@@ -385,13 +387,20 @@ class Node:
         apis = list(self.routers.broker.apis.values())
         return MetricsEndpoint(self.broker, apis, self._listeners.limits, self._process_lines)
 
+    def _metrics_tls(self) -> Callable[[], TlsSettings] | None:
+        if not self._configuration.settings.serves_metrics_by_tls:
+            return None
+        return ListenerTls(METRICS_LISTENER, lambda: self.broker.effective_texts, identifies_clients=False).settings
+
     async def _serve_metrics(self) -> Listener | None:
         """Serve the metrics page; a port that is in use must not keep the node from serving clients."""
         address = self._configuration.settings.metrics_listener
         if not address:
             return None
         try:
-            return await self._ports.network.serve_pages(parse_address(address), self._metrics_pages().page)
+            return await self._ports.network.serve_pages(
+                parse_address(address), self._metrics_pages().serve, self._metrics_tls()
+            )
         except OSError as error:
             logger.warning("Metrics page disabled: cannot listen on moldau.metrics.listener=%s: %s", address, error)
             return None

@@ -10,13 +10,13 @@ import contextvars
 import errno
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Final
 
 from moldau.model.ids import Address
-from moldau.model.ports import Endpoint, Page
+from moldau.model.ports import Endpoint, Page, PageHandler, PageRequest
 from moldau.model.tls import TlsSettings
 from moldau.testing.connection import FIRST_FREE_PORT, RESET, Line, SimulatedConnection
 from moldau.testing.trace import Trace
@@ -63,7 +63,7 @@ class _FrameListener(SimulatedListener):
 
 
 class _PageListener(SimulatedListener):
-    page: Callable[[str], Awaitable[Page]]
+    page: PageHandler
 
 
 class SimulatedNetwork:
@@ -150,7 +150,7 @@ class SimulatedNetwork:
             side.reset_both()
         return len(sides)
 
-    async def fetch_page(self, address: Address, path: str) -> Page:
+    async def fetch_page(self, address: Address, path: str, authorization: str = "") -> Page:
         """Fetch a page from a `serve_pages` listener, like an external HTTP client."""
         listener = self._listeners.get(address)
         if not isinstance(listener, _PageListener):
@@ -158,7 +158,7 @@ class SimulatedNetwork:
         response: asyncio.Future[Page] = self.loop.create_future()
 
         async def handle() -> None:
-            response.set_result(await listener.page(path))
+            response.set_result(await listener.page(PageRequest(path, authorization)))
 
         task = self.loop.create_task(handle(), context=listener.context)
         async with asyncio.timeout(CONNECT_S_MAX):
@@ -312,7 +312,12 @@ class HostNetwork:
         connection.begin(endpoint)
         return connection
 
-    async def serve_pages(self, address: Address, page: Callable[[str], Awaitable[Page]]) -> SimulatedListener:
+    async def serve_pages(
+        self,
+        address: Address,
+        page: PageHandler,
+        tls: Callable[[], TlsSettings] | None = None,  # noqa: ARG002 - pages are not encrypted here
+    ) -> SimulatedListener:
         listener = _PageListener(self._network, self._own(address), contextvars.copy_context())
         listener.page = page
         self._network.open_port(listener)

@@ -6,6 +6,7 @@ them an effect, its row moves here, or beside the new code.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from moldau.broker.configs.access_settings import AccessSettings
 from moldau.broker.configs.controller_settings import LeadershipSettings, LifecycleSettings, QuorumSettings
@@ -29,6 +30,8 @@ from moldau.model.settings import INT_MAX, SHORT_MAX, Kind, Scope, parse_fields,
 from moldau.model.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, GiB, KiB, MiB
 from moldau.storage.settings import LogSettings
 
+TOKEN_CHARACTERS_MIN: Final = 16
+
 
 def _non_empty(parts: tuple[str, ...]) -> str | None:
     return None if parts else "it must not be empty"
@@ -40,6 +43,12 @@ def _address(text: str) -> str | None:
             parse_address(text)
     except InvalidConfig as error:
         return str(error)
+    return None
+
+
+def _long_token(text: str) -> str | None:
+    if len(text) < TOKEN_CHARACTERS_MIN or not text.isascii() or not text.isprintable():
+        return f"it must have at least {TOKEN_CHARACTERS_MIN} printable ASCII characters"
     return None
 
 
@@ -377,6 +386,20 @@ class ObservabilitySettings:
         check=_address,
         doc="The host:port of the metrics page (/metrics) for Prometheus; empty: none.",
     )
+    metrics_security_protocol: str = setting(
+        "moldau.metrics.security.protocol",
+        "PLAINTEXT",
+        one_of=("PLAINTEXT", "SSL"),
+        doc="SSL serves the metrics page by HTTPS, with the ssl settings of the listener named metrics.",
+    )
+    metrics_token: str | None = setting(
+        "moldau.metrics.token",
+        None,
+        kind=Kind.PASSWORD,
+        check=_long_token,
+        scope=Scope.CLUSTER,
+        doc="Requests for /metrics and /health/ready need it, as bearer token or as password of basic authentication.",
+    )
     is_portable: bool = setting(
         "moldau.portable.io",
         False,
@@ -394,6 +417,10 @@ class ObservabilitySettings:
         one_of=("debug", "info", "warning", "error"),
         doc="The lowest level of log lines that are written.",
     )
+
+    @property
+    def serves_metrics_by_tls(self) -> bool:
+        return bool(self.metrics_listener) and self.metrics_security_protocol == "SSL"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from moldau.model.settings import Kind, Scope, setting
 from moldau.model.tls import HTTPS, JKS, STORE_TYPES, TLS_VERSIONS, ClientAuth, TlsSettings, parse_tls
 
 LISTENER_PREFIX: Final = "listener.name."
+METRICS_LISTENER: Final = "metrics"  # whose ssl settings the metrics page uses
 RULES: Final = "ssl.principal.mapping.rules"
 
 

@@ -1,10 +1,13 @@
 """The metrics page. It is built in slices, so that thousands of partitions do not stall the event loop."""
 
 import asyncio
+import hmac
+from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol
 
+from moldau.broker.configs.broker_settings import BrokerSettings
 from moldau.broker.fetch.sessions import FetchSessions
 from moldau.broker.groups.group_coordinator import Groups
 from moldau.broker.groups.lag import Position
@@ -23,10 +26,11 @@ from moldau.broker.requests.router import Api
 from moldau.broker.runtime.log_dir_monitor import LogDirMonitor
 from moldau.broker.runtime.loop_stalls import LoopStalls
 from moldau.broker.runtime.meters import TrafficMeter
+from moldau.broker.runtime.rate_limited_logger import RateLimitedLogger
 from moldau.broker.telemetry.client_telemetry import ClientTelemetry
 from moldau.broker.transactions.transaction_coordinator import Transactions
 from moldau.broker.transactions.transaction_metrics import Open, open_transactions, stable_lags
-from moldau.model.ports import Page
+from moldau.model.ports import Page, PageRequest
 
 LINES_PER_SLICE: Final = 200
 _PLAIN_TEXT: Final = "text/plain; charset=utf-8"
@@ -49,6 +53,12 @@ _IN_ALL: Final[tuple[tuple[Metric, str], ...]] = (
 
 class MetricsHost(ClusterMetricsHost, Protocol):
     """The parts of the broker that metrics are read from."""
+
+    @property
+    def settings(self) -> BrokerSettings: ...
+
+    @property
+    def limited_logger(self) -> RateLimitedLogger: ...
 
     @property
     def bugs(self) -> int: ...
@@ -101,6 +111,16 @@ class MetricsEndpoint:
         self._apis = apis
         self._limits = limits
         self._more = more
+
+    async def serve(self, request: PageRequest) -> Page:
+        """The page, if the request has the token that is set; `/health` needs none."""
+        token = self._broker.settings.metrics_token
+        if token and request.path != "/health" and not has_token(request.authorization, token):
+            self._broker.limited_logger.write(
+                "metrics token", f"Rejected a request of {request.peer} for {request.path}: no token, or a wrong one"
+            )
+            return 401, _PLAIN_TEXT, b"This page requires the token of moldau.metrics.token.\n"
+        return await self.page(request.path)
 
     async def page(self, path: str) -> Page:
         if path == "/metrics":
@@ -224,3 +244,17 @@ class MetricsEndpoint:
         for metric, number in numbers:
             yield from plain(metric, [((), number)])
         yield from histogram(catalogue.LOOP_STALL, broker.loop_stalls.lateness)
+
+
+def has_token(authorization: str, token: str) -> bool:
+    """Whether a header has the token, as bearer token or as password of basic authentication with any user name."""
+    scheme, _, credentials = authorization.partition(" ")
+    presented = credentials.strip().encode("latin-1")
+    if scheme.lower() == "basic":
+        try:
+            presented = b64decode(presented, validate=True).partition(b":")[2]
+        except ValueError:
+            return False
+    elif scheme.lower() != "bearer":
+        return False
+    return hmac.compare_digest(presented, token.encode())

@@ -8,13 +8,13 @@ import resource
 import socket
 import ssl
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final, TypeVar
 
 from moldau.broker.runtime.rate_limited_logger import RateLimitedLogger
 from moldau.model.errors import InvalidConfig
 from moldau.model.ids import Address
-from moldau.model.ports import Connection, Endpoint, Listener, Page
+from moldau.model.ports import Connection, Endpoint, Listener, PageHandler
 from moldau.model.tls import TlsSettings
 from moldau.model.units import MiB
 from moldau.node.ports.capabilities import Capabilities
@@ -165,9 +165,14 @@ class SocketNetwork:
         if reason:  # a port scan or health check closes without a word
             self._log.write("handshake", f"TLS handshake with {peer} failed: {reason}")
 
-    async def serve_pages(self, address: Address, page: Callable[[str], Awaitable[Page]]) -> Listener:
+    async def serve_pages(
+        self, address: Address, page: PageHandler, tls: Callable[[], TlsSettings] | None = None
+    ) -> Listener:
         loop = asyncio.get_running_loop()
         connections: dict[PageServer, None] = {}
+        context = None if tls is None else ListenerContext(self._contexts, tls).current
         hosts = await hosts_to_listen_on(address)
-        server = await loop.create_server(lambda: PageServer(page, connections), hosts, address.port)
+        server = await loop.create_server(
+            lambda: PageServer(page, connections, context, self._log_failed_handshake), hosts, address.port
+        )
         return SocketListener(server)
