@@ -1,9 +1,10 @@
 """Run the test suite in concurrent lanes, each a sequence of pytest runs.
 
-Tests that measure durations run first and alone. Then three lanes share the cores: tests with real clients and with
-Spark, which mostly wait; tests that start processes, which mostly wait too; and all other tests, which compute and run
-with a lower priority, because the clients have deadlines. A test folder that no lane names belongs to the last one. The
-failures are printed again at the end, because often only the end of a long output is kept.
+Tests that measure durations run first and alone. Then three lanes of about equal length share the cores: tests with
+real clients and of the command line, which mostly wait; tests that start other processes, and those with Spark; and all
+other tests, which compute and run with a lower priority, because the clients have deadlines. A test folder that no lane
+names belongs to the last one. The failures are printed again at the end, because often only the end of a long output is
+kept.
 """
 
 import subprocess
@@ -22,11 +23,11 @@ MEASUREMENTS: Final = (
     "tests/wire/test_wire_schemas.py",
 )
 CLIENTS: Final = ("tests/clients",)
+COMMANDS: Final = ("tests/cli",)
 SPARK: Final = ("tests/spark",)  # a pytest run of its own: its session and its JVM end with it
 SEEDS: Final = ("tests/simulation/test_found_seeds.py",)
 PROCESSES: Final = (
     "tests/api",
-    "tests/cli",
     "tests/docs",
     "tests/examples",
     "tests/golden",
@@ -46,12 +47,12 @@ Lane = Sequence[Sequence[str]]
 
 def steps() -> list[dict[str, Lane]]:
     """Return the steps in order; the lanes of a step run concurrently. A lane is a list of pytest arguments per run."""
-    elsewhere = (*MEASUREMENTS, *CLIENTS, *SPARK, *SEEDS, *PROCESSES, *HOUSE)
+    elsewhere = (*MEASUREMENTS, *CLIENTS, *COMMANDS, *SPARK, *SEEDS, *PROCESSES, *HOUSE)
     return [
         {"measuring": [MEASUREMENTS]},
         {
-            "clients": [CLIENTS, SPARK],
-            "processes": [PROCESSES],
+            "clients": [CLIENTS, COMMANDS],
+            "processes": [PROCESSES, SPARK],
             LOW_PRIORITY: [["tests", *(f"--ignore={each}" for each in elsewhere)], SEEDS],
         },
     ]

@@ -58,13 +58,24 @@ def test_produce_and_consume_continue_after_kill_and_restart(broker: Broker) -> 
 def test_hangup_is_a_clean_stop(tmp_path: Path) -> None:
     command = [*MOLDAU, "start", "-c", "listeners=PLAINTEXT://127.0.0.1:0", "-c", f"log.dirs={tmp_path}/data"]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(
-        [*command, "-c", "moldau.metrics.listener="], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
-    ) as node:
+    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup, this process and the node would ignore it
+    try:
+        node = subprocess.Popen(
+            [*command, "-c", "moldau.metrics.listener="],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+        )
+    finally:
+        signal.signal(signal.SIGHUP, inherited)
+    with node:
         assert node.stdout is not None
         node.stdout.readline()  # it serves
         node.send_signal(signal.SIGHUP)
-        _, errors = node.communicate(timeout=30)
+        try:
+            _, errors = node.communicate(timeout=30)
+        finally:
+            node.kill()
     assert node.returncode == 0, errors
     assert b"Traceback" not in errors
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
