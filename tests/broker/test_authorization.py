@@ -17,6 +17,9 @@ OPEN_TO_ALL = {
     "ApiVersions",
     "SaslAuthenticate",
     "SaslHandshake",
+    # As in Kafka, every client may push its metrics.
+    "GetTelemetrySubscriptions",
+    "PushTelemetry",
     # Clients without authentication get another error: see test_delegation_tokens.
     "CreateDelegationToken",
     "DescribeDelegationToken",
