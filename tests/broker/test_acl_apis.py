@@ -9,7 +9,7 @@ from broker_scene import CONTROLLER, WITH_CONTROLLER, Scene, batch, fetch_reques
 
 from moldau.broker.access import Client, Resource
 from moldau.broker.authorizer import StandardAuthorizer
-from moldau.machines.access.acls import AclFilter, Operation, PatternType, Permission, ResourceKind
+from moldau.machines.access.acls import AclBinding, AclFilter, Operation, PatternType, Permission, ResourceKind
 from moldau.machines.metadata.image import MetadataImage
 from moldau.model.errors import AuthorizerNotReady, ErrorCode
 from moldau.wire import messages as m
@@ -197,6 +197,19 @@ def test_denials_are_in_the_audit_log(monkeypatch: pytest.MonkeyPatch) -> None:
         }
 
     with_acls(script, monkeypatch)
+
+
+@pytest.mark.parametrize("acls", [[], [acl(Operation.WRITE)]], ids=["denied", "allowed"])
+def test_produce_request_is_audited_once(monkeypatch: pytest.MonkeyPatch, acls: list[AclBinding]) -> None:
+    async def script(scene: AclScene) -> None:
+        await scene.scene.create("t")
+        await scene.allow(*acls)
+        alice = await scene.connect(ALICE)
+        await alice.ask(9, produce_request("t", batch(b"v")))
+        lines = [json.loads(each) for each in scene.scene.host.disk.mount().read("/data/audit.jsonl").splitlines()]
+        assert len([each for each in lines if each["api"] == "Produce"]) == 1
+
+    with_acls(script, monkeypatch, settings=["moldau.audit.log.allowed=true"])
 
 
 def test_allowed_operations_are_audited_if_configured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,8 +118,7 @@ class FollowerFetchFastPath:
 
     def _respond_or_wait(self, session: ReplicaFetchSession, request: FollowerFetchRequest, started_ms: float) -> None:
         reading = follower_fetch.read_ready(session, request.max_bytes, self._broker)
-        may_wait = request.max_wait_ms > 0 and not reading.is_urgent and not session.fetch_requested_by
-        if not may_wait or reading.bytes >= request.min_bytes:
+        if not follower_fetch.should_wait(session, reading, request.max_wait_ms, request.min_bytes):
             self._respond(session, request, started_ms, reading, None)
             return
         follower_fetch.restore_ready(session, reading)
@@ -208,7 +207,7 @@ class FollowerFetchFastPath:
         response: Any,  # noqa: ARG002
     ) -> None:
         """Authorize the next fetches; the session holds the rest of what they repeat."""
-        is_allowed = context.is_allowed(Operation.CLUSTER_ACTION, CLUSTER)
+        is_allowed = context.is_allowed(Operation.CLUSTER_ACTION, CLUSTER, is_audited=False)
         self._generation = self._authorizer.generation if is_allowed else None
 
     def flush(self) -> None:

@@ -14,17 +14,15 @@ from collections.abc import Callable
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from moldau.broker.access import Operation
 from moldau.broker.fastpath.produce_acks import ReplicatedAcks
-from moldau.broker.internal_topics import INTERNAL
 from moldau.broker.partitions.partition import FLUSH_EVERY_MESSAGE, Partition
 from moldau.broker.partitions.produce_append import append_produced
 from moldau.broker.partitions.produce_validation import accept
 from moldau.broker.requests.fast_path import FastPath, FastPathConnection
+from moldau.broker.requests.produce_topics import find_topic
 from moldau.broker.runtime.record_sampler import RecordSampler
 from moldau.model.errors import KafkaError
-from moldau.model.ids import TopicId
-from moldau.model.protocol import ACKS_ALL, ACKS_LEADER, PRODUCE_TOPIC_IDS_FROM
+from moldau.model.protocol import ACKS_ALL, ACKS_LEADER
 from moldau.storage.log import Log
 from moldau.wire.codec import request_decoder
 from moldau.wire.framing import RequestHeader, frame_response, parse_request_header
@@ -336,17 +334,11 @@ class ProduceFastPath:
 
     def _partition(self, topic: Any, index: int, context: "RequestContext[ProduceFastPathHost]") -> Partition | None:
         """The partition of a request, if its principal may write to the topic."""
-        broker = self._broker
-        name: str = topic.name
-        if context.api_version >= PRODUCE_TOPIC_IDS_FROM:
-            image = broker.image.topics_by_id.get(TopicId(topic.topic_id))
-            if image is None:
-                return None
-            name = image.name
-        if name in INTERNAL or not context.may(Operation.WRITE, name):
+        name, rejection = find_topic(topic, context, is_audited=False)
+        if rejection is not None:
             return None
         try:
-            return broker.partitions.get(name, index, topic.topic_id)
+            return self._broker.partitions.get(name, index, topic.topic_id)
         except KafkaError:
             return None
 

@@ -54,8 +54,7 @@ async def handle(request: FetchRequest, context: FollowerFetchContext) -> FetchR
     session = _open_session(request, context)
     try:
         reading = await _read(session, request.max_bytes, context)
-        may_wait = request.max_wait_ms > 0 and not reading.is_urgent and not session.fetch_requested_by
-        if may_wait and reading.bytes < request.min_bytes:
+        if should_wait(session, reading, request.max_wait_ms, request.min_bytes):
             reading = await _wait(session, request, reading, context)
         if not is_warm(reading):
             await warm(reading, context.broker.executor)
@@ -87,6 +86,11 @@ def _find(topic_id: bytes, index: int, context: FollowerFetchContext) -> Partiti
     partitions = context.broker.partitions
     topic = partitions.image.topics_by_id.get(TopicId(topic_id))
     return None if topic is None else partitions.find(topic.name, index)
+
+
+def should_wait(session: ReplicaFetchSession, reading: FollowerRead, max_wait_ms: int, min_bytes: int) -> bool:
+    """Whether the response is delayed: there is too little to send, and nothing that must be sent at once."""
+    return reading.bytes < min_bytes and max_wait_ms > 0 and not reading.is_urgent and not session.fetch_requested_by
 
 
 def restore_ready(session: ReplicaFetchSession, reading: FollowerRead) -> None:

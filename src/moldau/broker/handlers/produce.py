@@ -6,26 +6,23 @@ from typing import Any, Final, NamedTuple
 from moldau.broker.access import Operation, Resource, ResourceKind
 from moldau.broker.handlers.contexts import ProduceContext
 from moldau.broker.handlers.transactional_produce import Admitted, admit
-from moldau.broker.internal_topics import INTERNAL
 from moldau.broker.partitions.commit_outcome import error_of_wait, time_out
 from moldau.broker.partitions.partition import FLUSH_EVERY_MESSAGE, Partition
 from moldau.broker.partitions.produce_append import append_produced
 from moldau.broker.partitions.produce_validation import ValidatedBatch, accept
 from moldau.broker.requests.context import CloseConnection
 from moldau.broker.requests.leader_hints import LeaderHints
+from moldau.broker.requests.produce_topics import find_topic
 from moldau.broker.runtime.record_sampler import RecordSampler
 from moldau.broker.runtime.time_slice import ALONE, TimeSlice
 from moldau.model.errors import (
     InvalidRequest,
     InvalidRequiredAcks,
-    InvalidTopic,
     KafkaError,
     RecordsRejected,
-    TopicAuthorizationFailed,
-    UnknownTopicId,
 )
-from moldau.model.ids import NO_OFFSET, TopicId
-from moldau.model.protocol import ACKS_ALL, ACKS_LEADER, ACKS_NONE, PRODUCE_LEADER_HINTS_FROM, PRODUCE_TOPIC_IDS_FROM
+from moldau.model.ids import NO_OFFSET
+from moldau.model.protocol import ACKS_ALL, ACKS_LEADER, ACKS_NONE, PRODUCE_LEADER_HINTS_FROM
 from moldau.wire.messages import ProduceRequest, ProduceResponse
 
 VALID_ACKS: Final = (ACKS_ALL, ACKS_NONE, ACKS_LEADER)
@@ -93,7 +90,7 @@ def _append_topic(
     deferred: list[DeferredBatch],
     admitted: Admitted | None,
 ) -> Any:
-    name, rejection = _name(topic, context)
+    name, rejection = find_topic(topic, context)
     results: list[Any] = []
     for data in topic.partition_data:
         try:
@@ -109,22 +106,6 @@ def _append_topic(
         except KafkaError as error:
             results.append(_failed(name, data.index, len(data.records or b""), error, context))
     return TopicResult(name=topic.name, topic_id=topic.topic_id, partition_responses=results)
-
-
-def _name(topic: Any, context: ProduceContext) -> tuple[str, KafkaError | None]:
-    name: str = topic.name
-    if context.api_version < PRODUCE_TOPIC_IDS_FROM and context.broker.allows_all and name not in INTERNAL:
-        return name, None
-    if context.api_version >= PRODUCE_TOPIC_IDS_FROM:
-        known = context.broker.image.topics_by_id.get(TopicId(topic.topic_id))
-        if known is None:
-            return "", UnknownTopicId("Unknown topic id.")
-        name = known.name
-    if not context.may(Operation.WRITE, name):
-        return name, TopicAuthorizationFailed(f"Not authorized to write to topic {name}.")
-    if name in INTERNAL:
-        return name, InvalidTopic(f"Clients cannot write to the internal topic {name}.")
-    return name, None
 
 
 def _append(
@@ -255,7 +236,7 @@ def reject_batches(request: ProduceRequest, error: KafkaError, context: ProduceC
             name=topic.name,
             topic_id=topic.topic_id,
             partition_responses=[
-                _failed(_name(topic, context)[0], data.index, len(data.records or b""), error, context)
+                _failed(find_topic(topic, context)[0], data.index, len(data.records or b""), error, context)
                 for data in topic.partition_data
             ],
         )
