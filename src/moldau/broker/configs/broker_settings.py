@@ -19,9 +19,11 @@ from moldau.broker.configs.sasl_settings import OAuthSettings, SaslSettings, Tok
 from moldau.broker.configs.telemetry_settings import TelemetrySettings
 from moldau.broker.configs.tls_settings import TlsListenerSettings
 from moldau.broker.configs.topic_defaults import log_defaults
+from moldau.broker.configs.share_settings import ShareStateTopicSettings
 from moldau.broker.configs.transaction_settings import PartitionVerificationSettings, StateTopicSettings
 from moldau.machines.groups.settings import GroupSettings
 from moldau.machines.raft.settings import QuorumSettings as QuorumTimes
+from moldau.machines.share_state.settings import ShareStateSettings
 from moldau.machines.transactions.settings import TransactionSettings
 from moldau.model.errors import InvalidConfig
 from moldau.model.listeners import parse_address
@@ -440,6 +442,8 @@ class BrokerSettings(
     LagSettings,
     TransactionSettings,
     StateTopicSettings,
+    ShareStateSettings,
+    ShareStateTopicSettings,
     PartitionVerificationSettings,
     ReplicaSettings,
     QuorumSettings,

@@ -1,0 +1,43 @@
+"""A machine's log whose records build on earlier ones with the same key: replay yields all of them, in order.
+
+The machine keeps such a log short itself, by deleting the records before its snapshots.
+"""
+
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from typing import TypeVar
+
+from crc32c import crc32c
+
+from moldau.broker.coordinators.partition_log import PartitionLog
+from moldau.model.errors import CorruptMessage
+from moldau.records.header import CHECKED_POSITION, read_header
+from moldau.records.record import iterate_records
+
+Record = TypeVar("Record")
+
+
+class UncompactedLog(PartitionLog[Record]):
+    """Replays chunk by chunk; the driver yields to requests within and between them."""
+
+    async def replay(self) -> AsyncGenerator[Iterable[tuple[int, Record]], None]:
+        log = self._partition.log
+        offset = log.start_offset
+        while (found := log.read(offset, self._read_bytes)) is not None:
+            batches = memoryview(await self._executor.run(found.read))
+            position, next_offset = 0, offset
+            records: list[Iterator[tuple[int, Record]]] = []
+            while position < len(batches):
+                header = read_header(batches[position:])
+                batch = batches[position : position + header.size_bytes]
+                if len(batch) < header.size_bytes or crc32c(batch[CHECKED_POSITION:]) != header.crc:
+                    raise CorruptMessage(f"{self._partition.name}: the batch at offset {header.base_offset} is corrupt")
+                records.append(self._records(batch))
+                position, next_offset = position + header.size_bytes, header.last_offset + 1
+            yield (each for of_batch in records for each in of_batch)
+            offset = next_offset
+
+    def _records(self, batch: memoryview) -> Iterator[tuple[int, Record]]:
+        for offset, _, key, value, _ in iterate_records(batch):
+            record = None if key is None else self._coding.decode(key, value)
+            if record is not None:
+                yield offset, record
