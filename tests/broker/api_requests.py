@@ -79,6 +79,42 @@ REQUESTS: dict[str, Callable[[], Any]] = {
         group_id="g", member_id="m", subscribed_topic_names=["t"], rebalance_timeout_ms=1000, topic_partitions=[]
     ),
     "ConsumerGroupDescribe": lambda: m.ConsumerGroupDescribeRequest(group_ids=["g"]),
+    "ShareGroupHeartbeat": lambda: m.ShareGroupHeartbeatRequest(
+        group_id="g", member_id="m", subscribed_topic_names=["t"]
+    ),
+    "ShareGroupDescribe": lambda: m.ShareGroupDescribeRequest(group_ids=["g"]),
+    "InitializeShareGroupState": lambda: m.InitializeShareGroupStateRequest(
+        group_id="g",
+        topics=[
+            m.InitializeShareGroupStateRequest.InitializeStateData(
+                partitions=[m.InitializeShareGroupStateRequest.PartitionData()]
+            )
+        ],
+    ),
+    "ReadShareGroupState": lambda: m.ReadShareGroupStateRequest(
+        group_id="g",
+        topics=[m.ReadShareGroupStateRequest.ReadStateData(partitions=[m.ReadShareGroupStateRequest.PartitionData()])],
+    ),
+    "WriteShareGroupState": lambda: m.WriteShareGroupStateRequest(
+        group_id="g",
+        topics=[
+            m.WriteShareGroupStateRequest.WriteStateData(partitions=[m.WriteShareGroupStateRequest.PartitionData()])
+        ],
+    ),
+    "DeleteShareGroupState": lambda: m.DeleteShareGroupStateRequest(
+        group_id="g",
+        topics=[
+            m.DeleteShareGroupStateRequest.DeleteStateData(partitions=[m.DeleteShareGroupStateRequest.PartitionData()])
+        ],
+    ),
+    "ReadShareGroupStateSummary": lambda: m.ReadShareGroupStateSummaryRequest(
+        group_id="g",
+        topics=[
+            m.ReadShareGroupStateSummaryRequest.ReadStateSummaryData(
+                partitions=[m.ReadShareGroupStateSummaryRequest.PartitionData()]
+            )
+        ],
+    ),
     "InitProducerId": lambda: m.InitProducerIdRequest(),
     "AddPartitionsToTxn": lambda: m.AddPartitionsToTxnRequest(
         v3_and_below_transactional_id="x",

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from api_requests import REQUESTS, error_codes
 from broker_scene import BROKER, CONTROLLER, WITH_CONTROLLER, Scene, Talker, on_broker
+from share_group_members import IN_DEVELOPMENT, enable_share_groups
 
 from moldau.broker.access import (
     ANONYMOUS,
@@ -183,6 +184,12 @@ SPECIAL = [
         rules.OF_TRANSACTION,
         request=lambda: m.FindCoordinatorRequest(key_type=1, coordinator_keys=["x"]),
     ),
+    case(
+        "FindCoordinator",
+        6,
+        rules.OF_SHARE_PARTITION,
+        request=lambda: m.FindCoordinatorRequest(key_type=2, coordinator_keys=["g:AAECAwQFBgcICQoLDA0ODw:0"]),
+    ),
     case("OffsetCommit", 9),
     case("OffsetFetch", 7, rules.NAMED),
     case("OffsetFetch", 9, rules.ALL_TOPICS, request=fetch_of_all_offsets),
@@ -214,15 +221,18 @@ def other_cases() -> Iterator[Case]:
                     yield case(api.name, api.newest, address=address)
 
 
-async def prepare(talker: Talker) -> None:
-    """A topic, a group with a member and offsets, and an open transaction."""
+async def prepare(talker: Talker, *, is_share_group: bool) -> None:
+    """A topic, a group with a member and offsets (or a share group), and an open transaction."""
     codes = error_codes(await talker.ask(7, REQUESTS["CreateTopics"]()))
     for key_type, key in ((0, "g"), (1, "x")):
         search = m.FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
         while any(error_codes(await talker.ask(6, search))):  # its topic is being created
             await asyncio.sleep(0.1)
-    codes += error_codes(await talker.ask(9, REQUESTS["OffsetCommit"]()))
-    joined = await talker.ask(1, REQUESTS["ConsumerGroupHeartbeat"]())
+    if is_share_group:
+        joined = await talker.ask(1, REQUESTS["ShareGroupHeartbeat"]())
+    else:
+        codes += error_codes(await talker.ask(9, REQUESTS["OffsetCommit"]()))
+        joined = await talker.ask(1, REQUESTS["ConsumerGroupHeartbeat"]())
     producer = await talker.ask(5, m.InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=900_000))
     addition: m.AddPartitionsToTxnRequest = REQUESTS["AddPartitionsToTxn"]()
     addition.v3_and_below_producer_id = producer.producer_id
@@ -261,8 +271,9 @@ def test_handler_follows_the_rules(tested: Case) -> None:
     authorizer = ChosenAcls()
 
     async def script(scene: Scene) -> None:
+        await enable_share_groups(scene.node)
         admin = await scene.connect()
-        await prepare(admin)
+        await prepare(admin, is_share_group="ShareGroup" in tested.api)
         for acls in choices(tested):
             if rules.CREATING in tested.when:
                 await admin.ask(5, REQUESTS["DeleteTopics"]())
@@ -272,7 +283,7 @@ def test_handler_follows_the_rules(tested: Case) -> None:
             talker.connection.close()
             authorizer.choose(ALL_ALLOWED)
 
-    on_broker(script, authorizer=authorizer, settings=WITH_CONTROLLER)
+    on_broker(script, authorizer=authorizer, settings=[*WITH_CONTROLLER, IN_DEVELOPMENT])
 
 
 def test_every_served_api_has_rules() -> None:

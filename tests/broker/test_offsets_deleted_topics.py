@@ -213,7 +213,7 @@ def test_transactional_offsets_do_not_apply_to_a_recreated_topic() -> None:
 def test_topics_missing_from_an_incomplete_image_do_not_count_as_deleted() -> None:
     async def script(scene: Scene) -> None:
         broker = scene.node.broker
-        groups = Groups(broker, scene.simulation.fail)
+        groups = Groups(broker, broker.share_persister, scene.simulation.fail)
         await groups.follow(broker.image, MetadataDelta())
         assert groups.newest_image() is None
         groups.start()

@@ -42,11 +42,13 @@ from moldau.broker.runtime.loop_stalls import LoopStalls
 from moldau.broker.runtime.meters import AuthenticationMeter, TrafficMeter
 from moldau.broker.runtime.rate_limited_logger import RateLimitedLogger
 from moldau.broker.runtime.record_sampler import RecordSamplers
+from moldau.broker.shares.network_persister import NetworkPersister
+from moldau.broker.shares.share_coordinator import ShareCoordinator
 from moldau.broker.telemetry.client_telemetry import ClientTelemetry
 from moldau.broker.transactions.transaction_coordinator import Transactions
 from moldau.client.errors import check
 from moldau.machines.metadata.delta import MetadataDelta, delta_between
-from moldau.machines.metadata.features import SUPPORTED_FEATURES
+from moldau.machines.metadata.features import FEATURES_IN_DEVELOPMENT, SUPPORTED_FEATURES
 from moldau.machines.metadata.image import (
     BrokerImage,
     MetadataImage,
@@ -121,7 +123,9 @@ class Broker:
         self.peers = peers
         self.controller = ControllerChannel(self, controllers)
         self.failure_detector = FailureDetector(self)
-        self.supported_features: Mapping[str, VersionRange] = SUPPORTED_FEATURES
+        self.supported_features: Mapping[str, VersionRange] = (
+            FEATURES_IN_DEVELOPMENT if settings.unstable_feature_versions_enable else SUPPORTED_FEATURES
+        )
         self._has_joined = False  # its registration is in the image: partitions follow the metadata
         self._make_services(ports, peers, store, on_failure)
 
@@ -169,7 +173,9 @@ class Broker:
             LogCleaner(self.partitions, store, ports.clock, ports.executor),
             lambda: not self.log_dir.is_online,
         )
-        self.groups = Groups(self, on_failure)
+        self.share_coordinator = ShareCoordinator(self, on_failure)
+        self.share_persister = NetworkPersister(self, self.share_coordinator)
+        self.groups = Groups(self, self.share_persister, on_failure)
         self.transactions = Transactions(self, on_failure)
         self.metadata_publisher = MetadataPublisher(
             self._follow, lambda error: on_failure("following the metadata failed", error)
@@ -219,6 +225,7 @@ class Broker:
                 return
             self._has_joined, delta = True, delta_between(MetadataImage(), image)
         await self.partitions.follow(image, delta)
+        await self.share_coordinator.follow(image, delta)
         await self.groups.follow(image, delta)
         await self.transactions.follow(image, delta)
 
@@ -298,6 +305,7 @@ class Broker:
         self._store.sweep(self.image, self.node_id, (METADATA_TOPIC,))
         self.log_maintenance.start()
         self.replicas.start()
+        self.share_coordinator.start()
         self.groups.start()
         self.transactions.start()
         self.loop_stalls.start()
@@ -311,6 +319,7 @@ class Broker:
         await self.metadata_publisher.close()
         await self.transactions.close()
         await self.groups.close()
+        await self.share_coordinator.close()
         await self.replicas.close()
         self.replica_sessions.close()
         await self.partitions.close()

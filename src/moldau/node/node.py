@@ -23,7 +23,6 @@ from moldau.broker.network.listeners import Listeners
 from moldau.broker.partitions.log_store import LogStore
 from moldau.broker.requests.router import LocalHandler, Routers
 from moldau.broker.runtime.log_dir_monitor import LogDirMonitor
-from moldau.machines.metadata.features import SUPPORTED_FEATURES
 from moldau.machines.metadata.settings import MetadataSettings
 from moldau.machines.raft import Endpoints, Voter
 from moldau.model.ids import NO_EPOCH, Address
@@ -284,7 +283,7 @@ class Node:
             ],
             features=[
                 request.Feature(name=name, min_supported_version=levels.lowest, max_supported_version=levels.highest)
-                for name, levels in SUPPORTED_FEATURES.items()
+                for name, levels in self.broker.supported_features.items()
             ],
         )
 
@@ -314,7 +313,7 @@ class Node:
             ],
             features=[
                 request.Feature(name=name, min_supported_version=levels.lowest, max_supported_version=levels.highest)
-                for name, levels in SUPPORTED_FEATURES.items()
+                for name, levels in self.broker.supported_features.items()
             ],
             rack=self._configuration.settings.broker_rack,
             log_dirs=[self._identity.directory_id],

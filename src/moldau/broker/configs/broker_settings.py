@@ -16,10 +16,10 @@ from moldau.broker.configs.quorum_settings import MemberSettings
 from moldau.broker.configs.quota_settings import QuotaSettings
 from moldau.broker.configs.replica_settings import ReplicaSettings
 from moldau.broker.configs.sasl_settings import OAuthSettings, SaslSettings, TokenSettings
+from moldau.broker.configs.share_settings import ShareStateTopicSettings
 from moldau.broker.configs.telemetry_settings import TelemetrySettings
 from moldau.broker.configs.tls_settings import TlsListenerSettings
 from moldau.broker.configs.topic_defaults import log_defaults
-from moldau.broker.configs.share_settings import ShareStateTopicSettings
 from moldau.broker.configs.transaction_settings import PartitionVerificationSettings, StateTopicSettings
 from moldau.machines.groups.settings import GroupSettings
 from moldau.machines.raft.settings import QuorumSettings as QuorumTimes

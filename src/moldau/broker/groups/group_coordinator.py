@@ -8,7 +8,7 @@ from moldau.broker.coordinators.host import CoordinatorHost
 from moldau.broker.coordinators.shards import Shards
 from moldau.broker.groups.lag import LagWatch, Position, positions
 from moldau.broker.groups.offsets_topic import new_offsets_topic
-from moldau.broker.groups.shard import Shard
+from moldau.broker.groups.shard import Shard, ShareStates
 from moldau.broker.internal_topics import OFFSETS_TOPIC
 from moldau.machines.metadata.delta import MetadataDelta
 from moldau.machines.metadata.image import MetadataImage
@@ -17,12 +17,14 @@ from moldau.machines.metadata.image import MetadataImage
 class Groups:
     """Finds the shard of a group; notifies all shards of deleted topics."""
 
-    def __init__(self, broker: CoordinatorHost, on_failure: Callable[[str, BaseException], None]) -> None:
+    def __init__(
+        self, broker: CoordinatorHost, share_states: ShareStates, on_failure: Callable[[str, BaseException], None]
+    ) -> None:
         self._shards: Shards[Shard] = Shards(
             broker,
             OFFSETS_TOPIC,
             new_offsets_topic,
-            lambda partition: Shard(partition, broker, self.newest_image, on_failure),
+            lambda partition: Shard(partition, broker, self.newest_image, share_states, on_failure),
             on_failure,
         )
         self.shard_of = self._shards.shard_of

@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 from moldau.broker.coordinators.host import CoordinatorHost
 from moldau.broker.coordinators.partition_log import PartitionLog
@@ -16,6 +16,7 @@ from moldau.machines.decision import Decision, respond
 from moldau.machines.groups.deleted_topics import DeletedTopic
 from moldau.machines.groups.machine import GroupsMachine
 from moldau.machines.groups.records import Record, TransactionEnded
+from moldau.machines.groups.share.effects import InitializeStates
 from moldau.machines.metadata.image import MetadataImage, TopicImage
 from moldau.model.errors import KafkaError
 from moldau.model.ids import TopicId
@@ -24,8 +25,20 @@ from moldau.wire.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 logger = logging.getLogger(__name__)
 
+Response = TypeVar("Response")
+
 LOAD_CHECK_S: Final = 0.5  # between checks whether the shard is loaded
 WRITE_RETRY_S: Final = 5.0  # after a failed write; each attempt reloads the shard
+
+
+class ShareStates(Protocol):
+    """The durable states of share partitions, at their share coordinators."""
+
+    async def initialize_all(
+        self, group_id: str, state_epoch: int, partitions: Mapping[TopicId, frozenset[int]]
+    ) -> Mapping[TopicId, frozenset[int]]:
+        """Initialize the states of a group's share partitions; return those that succeeded."""
+        ...
 
 
 class Shard(CoordinatorShard[GroupsMachine, Record]):
@@ -36,9 +49,12 @@ class Shard(CoordinatorShard[GroupsMachine, Record]):
         partition: Partition,
         broker: CoordinatorHost,
         newest_image: Callable[[], MetadataImage | None],
+        share_states: ShareStates,
         on_failure: Callable[[str, BaseException], None],
     ) -> None:
         self._newest_image = newest_image
+        self._share_states = share_states
+        self._initializations: set[asyncio.Task[None]] = set()
         coding = GroupCoding()
         log: PartitionLog[Record] = PartitionLog(
             partition,
@@ -57,11 +73,18 @@ class Shard(CoordinatorShard[GroupsMachine, Record]):
             on_failure,
             kind="group",
             commit_ms_max=lambda: broker.settings.offsets_commit_timeout_ms,
+            perform=self._perform,
         )
         self.write = self._driver.write
         self.decide_now = self._driver.decide_now
         self.new_ticket = self._driver.new_ticket
         self._deleted_topics: dict[TopicId, DeletedTopic] = {}  # deleted topics whose offsets may not all be deleted
+
+    def unless_none(self, decision: Decision[Record, Response] | None) -> Decision[Record, Response]:
+        """A heartbeat that changes nothing is accepted even while the shard cannot commit (below min ISR)."""
+        if decision is None:
+            raise self.not_committed_error()
+        return decision
 
     @property
     def partition(self) -> Partition:
@@ -101,6 +124,27 @@ class Shard(CoordinatorShard[GroupsMachine, Record]):
             newest_image=self._newest_image,
         )
 
+    # Share groups
+
+    def _perform(self, effect: object) -> None:
+        assert isinstance(effect, InitializeStates)
+        task = asyncio.get_running_loop().create_task(self._initialize_states(effect))
+        self._initializations.add(task)
+        task.add_done_callback(self._initializations.discard)
+
+    async def _initialize_states(self, effect: InitializeStates) -> None:
+        """Have the share coordinators create states; a later heartbeat requests those that fail again."""
+        group_id = effect.group_id
+        done = await self._share_states.initialize_all(group_id, effect.state_epoch, effect.partitions)
+        try:
+            await self.commit(lambda machine: machine.decide_states_initialized(group_id, done, now=self.now))
+        except KafkaError as error:
+            logger.info("%s: initialized share partitions of %s are not committed: %s", self.name, group_id, error)
+
+    def _cancel_initializations(self) -> None:
+        for task in self._initializations:
+            task.cancel()
+
     # Deleted topics
 
     async def metadata_known(self) -> None:
@@ -135,4 +179,10 @@ class Shard(CoordinatorShard[GroupsMachine, Record]):
 
     def resign(self) -> None:
         self._deleted_topics.clear()  # the next coordinator finds them when it loads the shard
+        self._cancel_initializations()
         super().resign()
+
+    async def close(self) -> None:
+        self._cancel_initializations()
+        await asyncio.gather(*self._initializations, return_exceptions=True)
+        await super().close()

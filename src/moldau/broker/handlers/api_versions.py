@@ -34,7 +34,7 @@ async def handle(request: ApiVersionsRequest, context: ClusterContext, apis: Seq
     entries = [
         Entry(api_key=api.key, min_version=api.advertised[0], max_version=api.advertised[1])
         for api in apis
-        if kind in api.served_on
+        if kind in api.served_on and (api.feature is None or broker.image.features.get(api.feature, 0))
     ]
     # The kraft.version is finalized in the quorum's log, not in the metadata image.
     supported = {**broker.supported_features, KRAFT_VERSION_FEATURE: VersionRange(0, KRAFT_VERSION)}

@@ -58,6 +58,7 @@ CREATING: Final = "for a missing topic, with automatic creation"
 BY_NAME: Final = "by name"
 OF_GROUP: Final = "for a group"
 OF_TRANSACTION: Final = "for a transactional id"
+OF_SHARE_PARTITION: Final = "for a share partition"
 FROM_BROKER: Final = "from version 4, which brokers send"
 FROM_CLIENT: Final = "up to version 3"
 ON_CONTROLLER: Final = "on a controller listener"
@@ -145,6 +146,7 @@ _GROUPS: Final[Mapping[str, tuple[Rule, ...]]] = {
     "FindCoordinator": (
         _item(Operation.DESCRIBE, _GROUP, OF_GROUP),
         _item(Operation.DESCRIBE, _TRANSACTION, OF_TRANSACTION),
+        _item(Operation.CLUSTER_ACTION, ResourceKind.CLUSTER, OF_SHARE_PARTITION),
     ),
     "JoinGroup": (_request(Operation.READ, _GROUP),),
     "SyncGroup": (_request(Operation.READ, _GROUP),),
@@ -161,6 +163,8 @@ _GROUPS: Final[Mapping[str, tuple[Rule, ...]]] = {
     "ListGroups": (_or_cluster(Operation.DESCRIBE, _hidden(Operation.DESCRIBE, _GROUP)),),
     "DeleteGroups": (_item(Operation.DELETE, _GROUP),),
     "ConsumerGroupHeartbeat": (_request(Operation.READ, _GROUP), _request(Operation.DESCRIBE, _TOPIC)),
+    "ShareGroupHeartbeat": (_request(Operation.READ, _GROUP), _request(Operation.DESCRIBE, _TOPIC)),
+    "ShareGroupDescribe": (_item(Operation.DESCRIBE, _GROUP), _item(Operation.DESCRIBE, _TOPIC)),
     "ConsumerGroupDescribe": (_item(Operation.DESCRIBE, _GROUP), _item(Operation.DESCRIBE, _TOPIC)),
 }
 
@@ -244,11 +248,16 @@ _BETWEEN_NODES: Final = (
     "BrokerHeartbeat",
     "BrokerRegistration",
     "ControllerRegistration",
+    "DeleteShareGroupState",
     "EndQuorumEpoch",
     "Envelope",
     "FetchSnapshot",
+    "InitializeShareGroupState",
+    "ReadShareGroupState",
+    "ReadShareGroupStateSummary",
     "UpdateRaftVoter",
     "Vote",
+    "WriteShareGroupState",
 )
 
 RULES: Final[Mapping[str, tuple[Rule, ...]]] = {

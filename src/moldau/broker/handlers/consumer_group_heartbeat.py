@@ -1,18 +1,14 @@
 """ConsumerGroupHeartbeat: a member joins, stays or leaves; the response carries its assignment."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
 
 from moldau.broker.access import Operation
-from moldau.broker.groups.shard import Shard
 from moldau.broker.handlers.contexts import GroupContext
-from moldau.machines.decision import REQUESTER, Decision
+from moldau.machines.decision import REQUESTER
 from moldau.machines.groups.draft import Caller, Now
 from moldau.model.errors import TopicAuthorizationFailed
 from moldau.model.ids import UUID_BYTES
 from moldau.wire.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
-
-Result = TypeVar("Result")
 
 
 async def handle(request: ConsumerGroupHeartbeatRequest, context: GroupContext) -> ConsumerGroupHeartbeatResponse:
@@ -25,7 +21,7 @@ async def handle(request: ConsumerGroupHeartbeatRequest, context: GroupContext) 
     randomness = b"" if request.member_id else broker.random.randbytes(UUID_BYTES)
     now = Now(context.started_ms, broker.clock.wall_ms())
     if not shard.can_commit:
-        return await shard.write(lambda machine: _only(machine.decide_keepalive(request, caller, now.ms), shard))
+        return await shard.write(lambda machine: shard.unless_none(machine.decide_keepalive(request, caller, now.ms)))
     return await shard.write(
         lambda machine: machine.decide_consumer_heartbeat(
             request,
@@ -35,13 +31,6 @@ async def handle(request: ConsumerGroupHeartbeatRequest, context: GroupContext) 
             can_describe=lambda topic: context.may(Operation.DESCRIBE, topic, is_audited=False),
         )
     )
-
-
-def _only(decision: Decision[Any, Result] | None, shard: Shard) -> Decision[Any, Result]:
-    """A heartbeat that changes nothing is accepted even while the shard cannot commit (below min ISR)."""
-    if decision is None:
-        raise shard.not_committed_error()
-    return decision
 
 
 def _caller(context: GroupContext) -> Caller:

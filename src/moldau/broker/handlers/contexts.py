@@ -22,6 +22,8 @@ from moldau.broker.requests.quorum_requests import ClusterMember
 from moldau.broker.runtime.log_dir_monitor import LogDirMonitor
 from moldau.broker.runtime.meters import TrafficMeter
 from moldau.broker.runtime.record_sampler import RecordSamplers
+from moldau.broker.shares.network_persister import NetworkPersister
+from moldau.broker.shares.share_coordinator import ShareCoordinator
 from moldau.broker.telemetry.client_telemetry import ClientTelemetry
 from moldau.broker.transactions.verification import TransactionHost
 from moldau.machines.metadata.image import BrokerImage, MetadataImage, PartitionImage, VersionRange
@@ -44,6 +46,9 @@ class QuorumHost(MetadataHost, ClusterMember, TopicHost, Protocol):
 
     @property
     def failure_detector(self) -> FailureDetector: ...
+
+    @property
+    def supported_features(self) -> Mapping[str, VersionRange]: ...
 
     def describe_topic(self, overrides: Mapping[str, str]) -> list[DescribedSetting]: ...
 
@@ -123,11 +128,21 @@ class GroupHost(MetadataHost, Protocol):
     def random(self) -> Random: ...
 
 
-class TxnHost(GroupHost, TransactionHost, Protocol):
-    """For requests to transaction coordinators, and to the group coordinators that take part in a transaction."""
+class ShareHost(GroupHost, Protocol):
+    """For requests to share coordinators, and about the states of share groups."""
 
     @property
     def partitions(self) -> Partitions: ...
+
+    @property
+    def share_coordinator(self) -> ShareCoordinator: ...
+
+    @property
+    def share_persister(self) -> NetworkPersister: ...
+
+
+class TxnHost(ShareHost, TransactionHost, Protocol):
+    """For requests to transaction coordinators, and to the group coordinators that take part in a transaction."""
 
     @property
     def producer_ids(self) -> ProducerIds: ...
@@ -146,5 +161,6 @@ ClusterContext = RequestContext[ClusterHost]
 LogContext = RequestContext[LogHost]
 ProduceContext = RequestContext[ProduceHost]
 GroupContext = RequestContext[GroupHost]
+ShareContext = RequestContext[ShareHost]
 TxnContext = RequestContext[TxnHost]
 TelemetryContext = RequestContext[TelemetryHost]

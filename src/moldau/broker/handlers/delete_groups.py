@@ -1,7 +1,8 @@
-"""DeleteGroups: delete empty groups and their committed offsets."""
+"""DeleteGroups: delete empty groups with their committed offsets, or the states of their share partitions."""
 
 from moldau.broker.access import Operation
-from moldau.broker.handlers.contexts import GroupContext
+from moldau.broker.handlers.contexts import ShareContext
+from moldau.broker.handlers.share_states import delete_states
 from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import KafkaError
 from moldau.wire.messages import DeleteGroupsRequest, DeleteGroupsResponse
@@ -9,7 +10,7 @@ from moldau.wire.messages import DeleteGroupsRequest, DeleteGroupsResponse
 Result = DeleteGroupsResponse.DeletableGroupResult
 
 
-async def handle(request: DeleteGroupsRequest, context: GroupContext) -> DeleteGroupsResponse:
+async def handle(request: DeleteGroupsRequest, context: ShareContext) -> DeleteGroupsResponse:
     """Delete or reject each group on its own."""
     turn = TimeSlice(context)
     results = []
@@ -20,10 +21,12 @@ async def handle(request: DeleteGroupsRequest, context: GroupContext) -> DeleteG
     return DeleteGroupsResponse(results=results)
 
 
-async def _delete(group_id: str, context: GroupContext) -> Result:
+async def _delete(group_id: str, context: ShareContext) -> Result:
     try:
         context.authorize_group(Operation.DELETE, group_id)
         shard = context.broker.groups.shard_of(group_id)
+        if await shard.read(lambda machine: group_id in machine.state.share):
+            await delete_states(context.broker, group_id, None)
         (result,) = await shard.commit(lambda machine: machine.decide_delete_groups([group_id], now=shard.now))
     except KafkaError as error:
         return Result(group_id=group_id, error_code=int(error.code))

@@ -92,13 +92,7 @@ def _advance(topic: str, requested: Requested, context: LogContext) -> tuple[Par
     offset = high_watermark if requested.offset == UP_TO_HIGH_WATERMARK else requested.offset
     if not 0 <= offset <= high_watermark:
         raise OffsetOutOfRange(f"{partition.name} has high watermark {high_watermark}; offset {offset} is beyond it.")
-    if offset > partition.log.start_offset:
-        partition.log.advance_start_offset(offset)
-    leading = partition.leading
-    if leading is not None and leading.machine.low_watermark < offset:
-        # Retention may have moved this log start before: idle followers have not been sent it then.
-        for follower in list(partition.followers):
-            follower.on_committed()  # its next fetch response carries the log start offset
+    partition.delete_before(offset)
     return partition, offset
 
 

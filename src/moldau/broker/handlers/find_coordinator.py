@@ -1,10 +1,12 @@
-"""FindCoordinator: the coordinator of a group or transactional id. Share groups are not supported yet."""
+"""FindCoordinator: the coordinator of a group, a transactional id, or a share partition's state."""
 
 from typing import Final
 
-from moldau.broker.access import Operation, Resource, ResourceKind
+from moldau.broker.access import CLUSTER, Operation, Resource, ResourceKind
 from moldau.broker.handlers.contexts import TxnContext
 from moldau.broker.runtime.time_slice import TimeSlice
+from moldau.broker.shares.state_topic import parse_coordinator_key
+from moldau.machines.metadata.features import SHARE_VERSION_FEATURE
 from moldau.model.errors import CoordinatorNotAvailable, InvalidRequest, KafkaError
 from moldau.model.ids import NO_NODE, Address
 from moldau.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse
@@ -12,6 +14,7 @@ from moldau.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse
 BATCHED_FROM: Final = 4
 GROUP: Final = 0
 TRANSACTION: Final = 1
+SHARE: Final = 2
 
 Result = FindCoordinatorResponse.Coordinator
 
@@ -45,6 +48,9 @@ async def _find(key: str, key_type: int, context: TxnContext) -> tuple[int, Addr
     elif key_type == GROUP:
         context.authorize(Operation.DESCRIBE, Resource(ResourceKind.GROUP, key))
         node_id = await context.broker.groups.coordinator_of(key)
+    elif key_type == SHARE and context.broker.image.features.get(SHARE_VERSION_FEATURE, 0):
+        context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
+        node_id = await context.broker.share_coordinator.coordinator_of(parse_coordinator_key(key))
     else:
         raise InvalidRequest(f"Coordinator type {key_type} is not supported.")
     broker = context.broker.image.brokers.get(node_id)

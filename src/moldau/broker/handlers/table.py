@@ -33,6 +33,7 @@ from moldau.broker.handlers import (
     delete_acls,
     delete_groups,
     delete_records,
+    delete_share_group_state,
     delete_topics,
     describe_acls,
     describe_client_quotas,
@@ -58,6 +59,7 @@ from moldau.broker.handlers import (
     heartbeat,
     incremental_alter_configs,
     init_producer_id,
+    initialize_share_group_state,
     join_group,
     leave_group,
     list_config_resources,
@@ -73,10 +75,14 @@ from moldau.broker.handlers import (
     offset_for_leader_epoch,
     produce,
     push_telemetry,
+    read_share_group_state,
+    read_share_group_state_summary,
     remove_raft_voter,
     renew_delegation_token,
     sasl_authenticate,
     sasl_handshake,
+    share_group_describe,
+    share_group_heartbeat,
     sync_group,
     token_requests,
     txn_offset_commit,
@@ -84,10 +90,12 @@ from moldau.broker.handlers import (
     update_features,
     update_raft_voter,
     vote,
+    write_share_group_state,
     write_txn_markers,
 )
 from moldau.broker.requests.fast_path import FastPathFactory
-from moldau.broker.requests.router import Api, ErrorResponder, ServedOn, forwarded, with_error_code
+from moldau.broker.requests.router import Api, ErrorResponder, ServedOn, forwarded, requires_feature, with_error_code
+from moldau.machines.metadata.features import SHARE_VERSION_FEATURE
 from moldau.wire.messages import (
     AddOffsetsToTxnResponse,
     AddRaftVoterResponse,
@@ -125,6 +133,7 @@ from moldau.wire.messages import (
     RenewDelegationTokenResponse,
     SaslAuthenticateResponse,
     SaslHandshakeResponse,
+    ShareGroupHeartbeatResponse,
     SyncGroupResponse,
     UnregisterBrokerResponse,
     UpdateRaftVoterResponse,
@@ -208,6 +217,7 @@ def served_apis() -> list[Api]:
     apis = [
         *_topic_apis(),
         *_group_apis(),
+        *_share_apis(),
         *_transaction_apis(),
         *_cluster_apis(),
         *_access_apis(),
@@ -282,6 +292,21 @@ def _group_apis() -> list[Api]:
         ),
         _api(69, "ConsumerGroupDescribe", 0, 1, consumer_group_describe),
     ]
+
+
+def _share_apis() -> list[Api]:
+    """Share groups, and their state at share coordinators."""
+    heartbeat_error = with_error_code(ShareGroupHeartbeatResponse)
+    apis = [
+        _api(76, "ShareGroupHeartbeat", 1, 1, share_group_heartbeat, heartbeat_error),
+        _api(77, "ShareGroupDescribe", 1, 1, share_group_describe),
+        _api(83, "InitializeShareGroupState", 0, 0, initialize_share_group_state),
+        _api(84, "ReadShareGroupState", 0, 0, read_share_group_state),
+        _api(85, "WriteShareGroupState", 0, 1, write_share_group_state),
+        _api(86, "DeleteShareGroupState", 0, 0, delete_share_group_state),
+        _api(87, "ReadShareGroupStateSummary", 0, 1, read_share_group_state_summary),
+    ]
+    return [requires_feature(api, SHARE_VERSION_FEATURE) for api in apis]
 
 
 def _transaction_apis() -> list[Api]:

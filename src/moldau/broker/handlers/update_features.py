@@ -34,7 +34,11 @@ async def handle(request: UpdateFeaturesRequest, context: QuorumContext) -> Upda
     is_rejected = any(each.error for each in outcomes)
     if others:
         changed = await context.broker.metadata.write(
-            lambda machine: machine.decide_update_features(others, validate_only=request.validate_only or is_rejected)
+            lambda machine: machine.decide_update_features(
+                others,
+                validate_only=request.validate_only or is_rejected,
+                supported=context.broker.supported_features,
+            )
         )
         outcomes.extend(changed)
     if kraft_updates and not request.validate_only and not _blocking(outcomes):

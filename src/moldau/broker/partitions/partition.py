@@ -315,6 +315,16 @@ class Partition:
 
     # -- reading
 
+    def delete_before(self, offset: int) -> None:
+        """Hide the records below an offset, up to the high watermark, here and on all followers."""
+        if offset > self.log.start_offset:
+            self.log.advance_start_offset(offset)
+        leading = self.leading
+        if leading is not None and leading.machine.low_watermark < offset:
+            # Retention may have moved this log start before: idle followers have not been sent it then.
+            for follower in list(self.followers):
+                follower.on_committed()  # its next fetch response carries the log start offset
+
     @property
     def last_stable_offset(self) -> int:
         """Below it, every transaction has ended with a committed marker."""

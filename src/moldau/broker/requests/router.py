@@ -9,7 +9,7 @@ from moldau.broker.controllers.controller_channel import ControllerChannel
 from moldau.broker.requests.context import ContextHost, OwnContext, RequestContext
 from moldau.broker.requests.fast_path import FastPathFactory
 from moldau.broker.runtime.meters import ApiMeter
-from moldau.model.errors import ErrorCode, KafkaError, NotController
+from moldau.model.errors import ErrorCode, KafkaError, NotController, UnsupportedVersion
 from moldau.wire.codec import request_decoder
 from moldau.wire.framing import RequestHeader
 
@@ -51,6 +51,7 @@ class Api:
     coalesces_writes: bool = False  # whether batches of several requests in one turn may be written together
     needs_task: bool = True  # whether its handler waits in a task; see `network.taskless_handler`
     decide: Handle | None = None  # for APIs of the active controller: handles the request locally
+    feature: str | None = None  # a feature without which the API is neither served nor advertised
     meter: ApiMeter = field(default_factory=ApiMeter)
 
     @property
@@ -98,6 +99,19 @@ def forwarded(decide: Handle) -> Handle:
         return link.forward(request, context)
 
     return handle
+
+
+def requires_feature(api: Api, feature: str) -> Api:
+    """Serve and advertise the API only while the feature is finalized at level 1 or above."""
+    handle = api.handle
+
+    async def checked(request: Any, context: RequestContext[Any]) -> Any:
+        if not context.broker.image.features.get(feature, 0):
+            raise UnsupportedVersion(f"{api.name} requires the feature {feature}, which is disabled.")
+        return await handle(request, context)
+
+    api.handle, api.feature = checked, feature
+    return api
 
 
 class Router:

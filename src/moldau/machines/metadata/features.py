@@ -28,7 +28,10 @@ TRANSACTION_VERSION: Final = 2  # an epoch per transaction; clients follow the f
 GROUP_VERSION_FEATURE: Final = "group.version"
 GROUP_VERSION: Final = 1  # the consumer protocol of KIP-848, which is served at every level
 
-UNSERVED_FEATURES: Final = frozenset({"share.version", "streams.version"})
+SHARE_VERSION_FEATURE: Final = "share.version"
+SHARE_VERSION: Final = 1  # share groups (KIP-932)
+
+UNSERVED_FEATURES: Final = frozenset({SHARE_VERSION_FEATURE, "streams.version"})
 """Features of Kafka 4.3 that this version does not serve. An upgrade to a release of Kafka names them, too."""
 
 SUPPORTED_FEATURES: Final[Mapping[str, VersionRange]] = {
@@ -38,6 +41,12 @@ SUPPORTED_FEATURES: Final[Mapping[str, VersionRange]] = {
     TRANSACTION_VERSION_FEATURE: VersionRange(0, TRANSACTION_VERSION),
 }
 """Features supported by this version; sent with registrations and in ApiVersions responses."""
+
+FEATURES_IN_DEVELOPMENT: Final[Mapping[str, VersionRange]] = {
+    **SUPPORTED_FEATURES,
+    SHARE_VERSION_FEATURE: VersionRange(0, SHARE_VERSION),
+}
+"""The supported features if `unstable.feature.versions.enable` is set."""
 
 
 class UpgradeType(IntEnum):

@@ -1,6 +1,6 @@
 """Metadata machine of the active controller. Requests decide, only records change the image."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from moldau.machines.access.acls import AclBinding, AclFilter
@@ -28,7 +28,7 @@ from moldau.machines.metadata import (
 from moldau.machines.metadata.builder import ImageBuilder
 from moldau.machines.metadata.cluster_view import ClusterView
 from moldau.machines.metadata.delta import MetadataDelta, delta_between
-from moldau.machines.metadata.image import ControllerImage, DelegationToken, MetadataImage
+from moldau.machines.metadata.image import ControllerImage, DelegationToken, MetadataImage, VersionRange
 from moldau.machines.metadata.mutation_quota import UNLIMITED, MutationQuota
 from moldau.machines.metadata.partition_index import PartitionIndex
 from moldau.machines.metadata.records import Record
@@ -265,9 +265,13 @@ class MetadataMachine:
         return delegation_tokens.decide_remove_expired_tokens(self.image, now_ms)
 
     def decide_update_features(
-        self, updates: Sequence[features.FeatureUpdate], *, validate_only: bool = False
+        self,
+        updates: Sequence[features.FeatureUpdate],
+        *,
+        validate_only: bool = False,
+        supported: Mapping[str, VersionRange] = features.SUPPORTED_FEATURES,
     ) -> Decision[Record, list[features.FeatureUpdated]]:
-        return features.decide_update_features(self._view, updates, validate_only=validate_only)
+        return features.decide_update_features(self._view, updates, supported=supported, validate_only=validate_only)
 
 
 def _bounded(decision: Decision[Record, Response]) -> Decision[Record, Response]:
