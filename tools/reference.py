@@ -6,10 +6,11 @@ from pathlib import Path
 
 from moldau.broker.configs.broker_settings import BrokerSettings
 from moldau.broker.configs.topic_defaults import TOPIC_DEFAULTS
-from moldau.broker.handlers.authorization import RULES, Rule
+from moldau.broker.handlers.authorization import OF_SHARE_PARTITION, RULES, Rule
 from moldau.broker.handlers.table import served_apis
 from moldau.broker.metrics.catalogue import CATALOGUE
 from moldau.broker.requests.router import Api
+from moldau.machines.metadata.features import SHARE_VERSION_FEATURE, SUPPORTED_FEATURES
 from moldau.model import errors
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.kafka_settings import BROKER_SETTINGS, removed
@@ -105,6 +106,7 @@ def broker_settings() -> str:
     groups = [
         f"## {(group.__doc__ or '').splitlines()[0]}\n\n" + table(columns, broker_rows(declared(group).values()))
         for group in BrokerSettings.__bases__
+        if any(each.has_effect for each in declared(group).values())
     ]
     defaults = broker_rows(sorted(TOPIC_DEFAULTS.values(), key=lambda each: each.name))
     ignored = [*TOPIC_DEFAULTS.values(), *BROKER_SETTINGS.values(), *declared(BrokerSettings).values()]
@@ -151,13 +153,18 @@ def error_codes() -> str:
 
 
 def apis() -> str:
-    rows = [[str(api.key), api.name, versions_of(api), _sentence(api)] for api in served_apis()]
+    rows = [[str(api.key), api.name, versions_of(api), _sentence(api)] for api in released_apis()]
     return page(
         "APIs",
         "Every API that is served, as in `ApiVersions`. Requests of other APIs or versions are "
         "rejected with `UNSUPPORTED_VERSION` where the protocol has room for it.",
         table(["key", "API", "versions", "what it does"], rows),
     )
+
+
+def released_apis() -> list[Api]:
+    """The served APIs without those of features in development."""
+    return [api for api in served_apis() if api.feature is None or api.feature in SUPPORTED_FEATURES]
 
 
 def versions_of(api: Api) -> str:
@@ -181,10 +188,11 @@ def _sentence(api: Api) -> str:
 def authorization() -> str:
     rows = [
         [api.name, _permissions(rule), rule.when or "always", _consequence(rule)]
-        for api in sorted(served_apis(), key=lambda api: api.name)
+        for api in sorted(released_apis(), key=lambda api: api.name)
         for rule in RULES[api.name]
+        if rule.when != OF_SHARE_PARTITION or SHARE_VERSION_FEATURE in SUPPORTED_FEATURES
     ]
-    free = sorted(api.name for api in served_apis() if not RULES[api.name])
+    free = sorted(api.name for api in released_apis() if not RULES[api.name])
     return page(
         "Authorization",
         "The permissions that each API needs, with an authorizer. Where an API has several rows, all of them apply, in "

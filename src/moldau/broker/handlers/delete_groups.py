@@ -1,4 +1,4 @@
-"""DeleteGroups: delete empty groups with their committed offsets, or the states of their share partitions."""
+"""DeleteGroups: delete empty groups with what belongs to them, such as committed offsets."""
 
 from moldau.broker.access import Operation
 from moldau.broker.handlers.contexts import ShareContext

@@ -1,4 +1,4 @@
-"""FindCoordinator: the coordinator of a group, a transactional id, or a share partition's state."""
+"""FindCoordinator: the coordinator of a group or transactional id, for brokers also of a share partition's state."""
 
 from typing import Final
 

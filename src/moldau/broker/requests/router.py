@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Flag
+from functools import wraps
 from typing import Any, Final, Protocol
 
 from moldau.broker.controllers.controller_channel import ControllerChannel
@@ -105,6 +106,7 @@ def requires_feature(api: Api, feature: str) -> Api:
     """Serve and advertise the API only while the feature is finalized at level 1 or above."""
     handle = api.handle
 
+    @wraps(handle)
     async def checked(request: Any, context: RequestContext[Any]) -> Any:
         if not context.broker.image.features.get(feature, 0):
             raise UnsupportedVersion(f"{api.name} requires the feature {feature}, which is disabled.")
