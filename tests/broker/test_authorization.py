@@ -16,8 +16,6 @@ from moldau.wire import messages as m
 
 OPEN_TO_ALL = {
     "ApiVersions",
-    "GetTelemetrySubscriptions",
-    "PushTelemetry",
     "SaslAuthenticate",
     "SaslHandshake",
     # As in Kafka, every client may push its metrics.
