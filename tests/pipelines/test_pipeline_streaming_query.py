@@ -82,6 +82,16 @@ def test_stream_ends_after_the_row_limit() -> None:
     assert [each.rows for each in shown] == [[(1,), (2,)], [(3,)]]
 
 
+@pytest.mark.proves("D3", part="moldau sql")
+def test_rows_after_the_limit_are_read_so_that_the_batch_commits() -> None:
+    """Spark fails a batch in which the state of a partition was not committed."""
+    unread = iter([(1,), (2,), (3,)])
+    frame = Frame([])
+    frame.toLocalIterator = lambda: unread  # type: ignore[method-assign]
+    streamed([], "append", 1)._take(frame, 0)
+    assert list(unread) == []
+
+
 def test_complete_table_is_limited_in_each_batch() -> None:
     shown: list[Rows] = []
     result = streamed(shown, "complete", 2)

@@ -2,6 +2,7 @@
 
 import re
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -105,11 +106,17 @@ class StreamedQuery:
             self.is_done = True
 
     def _further(self, frame: Any) -> Iterator[Rows]:
-        """Yield the rows of a batch in pieces, up to the row limit."""
+        """Yield the rows of a batch in pieces, up to the row limit.
+
+        The rows after the limit are read as well: Spark fails a batch in which a partition of a join's or an
+        aggregation's state was not committed.
+        """
         left = None if self.rows_max is None else self.rows_max - self._shown
-        rows = islice(with_zones(portable(frame).toLocalIterator(), frame.schema), left)
+        every_row = with_zones(portable(frame).toLocalIterator(), frame.schema)
+        rows = islice(every_row, left)
         while piece := list(islice(rows, ROWS_AT_ONCE)):
             yield Rows(frame.columns, piece, self._mode)
+        deque(every_row, maxlen=0)
 
     def _whole(self, frame: Any) -> Iterator[Rows]:
         """Yield the complete result, up to the row limit.
