@@ -9,18 +9,20 @@ records, so that the output of a pipeline can be compared with its input.
 
 import argparse
 import json
+import os
 import random
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 
 KINDS = ("view", "view", "view", "view", "click", "click", "search", "cart", "purchase")
 PAGES = ("/", "/", "/", "/search", "/search", "/product/1", "/product/2", "/product/3", "/basket", "/checkout")
 BROKEN = (b'{"event_id": ', b'{"event_id": "x", "user": ""}', b"no json", b"")
 CHUNK = 10_000
+CONNECT_S_MAX = 10
 REPEATED_AFTER_MAX = 2_000
 
 Record = tuple[bytes | None, bytes, int]
@@ -136,6 +138,10 @@ def fill(bootstrap_servers: str, topic: str, stream: Clickstream, count: int) ->
         "on_delivery": lambda error, _: failures.append(str(error)),
     }
     producer = Producer(settings)
+    try:
+        producer.list_topics(timeout=CONNECT_S_MAX)
+    except KafkaException as error:
+        sys.exit(f"Cannot connect to {bootstrap_servers}: {error.args[0].str()}")
     for records in stream.chunks(count):
         send(producer, topic, records)
     left = producer.flush(300)
@@ -145,7 +151,8 @@ def fill(bootstrap_servers: str, topic: str, stream: Clickstream, count: int) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write a clickstream to a topic.")
-    parser.add_argument("--bootstrap-servers", default="localhost:9092")
+    servers = os.environ.get("MOLDAU_BOOTSTRAP_SERVERS", "localhost:9092")
+    parser.add_argument("--bootstrap-servers", default=servers, help="also from MOLDAU_BOOTSTRAP_SERVERS")
     parser.add_argument("--topic", default="clicks")
     parser.add_argument("--events", type=int, default=100_000)
     parser.add_argument("--events-per-s", type=float, default=Mix.events_per_s, help="in the time of the events")
