@@ -147,6 +147,12 @@ def test_invalid_preset_option_is_one_line(words: str, message: str) -> None:
     assert len(result.stderr.splitlines()) == 1
 
 
+def test_aggregate_accepts_a_lateness_of_zero() -> None:
+    result = run("aggregate", "--lateness", "0s", "-t", "a", "--to", "b", "-b", "localhost:1")
+    assert "--lateness" not in result.stderr
+    assert "localhost:1" in result.stderr
+
+
 def test_dedupe_requires_a_key() -> None:
     result = run("dedupe", "-t", "a", "--to", "b")
     assert result.exit_code == 2

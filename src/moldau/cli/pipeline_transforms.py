@@ -154,7 +154,7 @@ def aggregate(
             slide=None if slide is None else span_of(slide, "--slide"),
             figures=_figures(requested, count=count),
             time=field_of(time, "--time"),
-            lateness=span_of(lateness, "--lateness"),
+            lateness=span_of(lateness, "--lateness", may_be_none=True),
             updates=updates,
         )
     steps, identity = preset.steps(), _identity(preset)
