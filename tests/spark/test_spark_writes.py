@@ -164,7 +164,7 @@ def test_application_version_is_written_once(spark: Any, moldau_broker: Broker, 
         frame = spark.range(first, first + 10).selectExpr("cast(id as string) as value")
         save(frame, moldau_broker, topic=target, txnAppId=f"app/{target}", txnVersion=version)
     assert numbers(rows_of(spark, moldau_broker, target)) == list(range(20))
-    with pytest.raises(Exception, match="older than the sink"):
+    with pytest.raises(Exception, match="has committed txnVersion 1, and versions must not decrease"):
         save(frame, moldau_broker, topic=target, txnAppId=f"app/{target}", txnVersion=0)
 
 

@@ -53,7 +53,7 @@ _SHARED_WRITER_HINT: Final = (
 
 
 class StaleCheckpoint(RuntimeError):
-    """The sink has committed batches that are missing from the checkpoint."""
+    """The sink has committed a later batch than this one."""
 
 
 class WriterFenced(RuntimeError):
@@ -146,6 +146,11 @@ class BatchCommitter:
             log.info("Batch %d of %s is already committed, skipping the replay.", marker.batch, self._writer)
             return False
         if self._marker is not None and self._marker.batch > marker.batch:
+            if self._is_user_versioned:
+                raise StaleCheckpoint(
+                    f"Cannot write txnVersion {marker.batch} of {self._writer}: the sink has committed txnVersion "
+                    f"{self._marker.batch}, and versions must not decrease. A repeated version writes nothing."
+                )
             raise StaleCheckpoint(
                 f"Cannot write batch {marker.batch} of {self._writer}: the sink has committed batch "
                 f"{self._marker.batch}, so this checkpoint is older than the sink. "
