@@ -82,10 +82,16 @@ def test_invalid_stream_option_is_rejected(options: dict[str, str], words: str) 
 
 
 @pytest.mark.proves("D2")
-def test_unknown_sink_option_is_logged_with_the_nearest_name(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
+def test_misspelled_sink_option_is_rejected_with_the_nearest_name() -> None:
+    with pytest.raises(OptionError, match=r"'deliverygarantee' is unknown\. Did you mean 'deliveryGuarantee'\?"):
         sink_batch_options({**TOPIC, "deliveryGarantee": "exactly-once"})
-    assert "'deliverygarantee' is unknown and is ignored. Did you mean 'deliveryGuarantee'?" in caplog.text
+
+
+@pytest.mark.proves("D2")
+def test_unknown_sink_option_is_logged_unless_it_is_from_spark(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        sink_batch_options({**TOPIC, "colour": "red"})
+    assert "Option 'colour' is unknown and is ignored." in caplog.text
     caplog.clear()
     own = {"checkpointLocation": "/tmp/c", "path": "x", "queryname": "q"}  # passed by Spark with every batch
     sink_stream_options({**TOPIC, "includeTimestamp": "true", **own})

@@ -21,7 +21,7 @@ from moldau.node.ports.sockets import SocketNetwork
 from moldau.testing.broker import Broker
 from pyspark_moldau.codec import columns
 from pyspark_moldau.options.source_options import Pattern, SourceOptions, Topics, batch_options
-from pyspark_moldau.source.cluster import ConfluentCluster
+from pyspark_moldau.source.cluster import BrokersUnreachable, ConfluentCluster
 from pyspark_moldau.source.librdkafka_consumer import read_with_librdkafka
 from pyspark_moldau.source.offset_ranges import OffsetRange
 from pyspark_moldau.source.raw_fetcher import RangeFetcher, read_raw
@@ -267,6 +267,7 @@ def test_pattern_excludes_internal_topics_of_the_source(moldau_broker: Broker, t
 def test_cluster_lookup_is_retried_num_retries_times(retries: int) -> None:
     words = {"fetchOffset.numRetries": str(retries), "fetchOffset.retryIntervalMs": "1"}
     cluster = ConfluentCluster(batch_options({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t", **words}))
+    cluster._retry(list)  # a first response: an unreachable cluster is not retried
     attempts = []
 
     def fail() -> None:
@@ -276,6 +277,28 @@ def test_cluster_lookup_is_retried_num_retries_times(retries: int) -> None:
     with pytest.raises(KafkaException):
         cluster._retry(fail)
     assert len(attempts) == retries + 1
+
+
+@pytest.mark.proves("D1")
+def test_unreachable_cluster_is_reported_quietly_without_retries(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyspark_moldau.source.cluster._FIRST_REQUEST_S_MAX", 1.0)
+    cluster = ConfluentCluster(batch_options({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}))
+    requests = 0
+    describe = cluster._describe
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        nonlocal requests
+        requests += 1
+        return describe(*arguments, **options)
+
+    monkeypatch.setattr(cluster, "_describe", counted)
+    with pytest.raises(BrokersUnreachable, match=r"127\.0\.0\.1:1: .*Connection refused"):
+        cluster.topics(Topics(("t",)))
+    assert requests == 1
+    cluster.close()
+    assert capfd.readouterr().err == ""
 
 
 LOGIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b";'
@@ -299,10 +322,10 @@ LOGIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required userna
 def test_unsupported_security_protocol_is_reported(
     moldau_broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], message: str
 ) -> None:
-    monkeypatch.setattr("pyspark_moldau.source.cluster._REQUEST_S_MAX", 1.0)
+    monkeypatch.setattr("pyspark_moldau.source.cluster._FIRST_REQUEST_S_MAX", 1.0)
     where = {"kafka.bootstrap.servers": moldau_broker.bootstrap_servers, "subscribe": topic}
     cluster = ConfluentCluster(batch_options({**where, **settings}))
-    with pytest.raises(KafkaException, match=message):
+    with pytest.raises((BrokersUnreachable, KafkaException), match=message):
         cluster.topics(Topics((topic,)))
     cluster.close()
 

@@ -85,6 +85,20 @@ def test_exactly_one_valid_topic_selection_is_required(given: dict[str, str]) ->
 def test_missing_bootstrap_servers_are_rejected() -> None:
     with pytest.raises(OptionError, match=r"kafka\.bootstrap\.servers"):
         batch_options({"subscribe": "a"})
+    with pytest.raises(
+        OptionError, match=r"'kafka\.bootstrap\.server' is unknown\. Did you mean 'kafka\.bootstrap\.servers'"
+    ):
+        batch_options({"subscribe": "a", "kafka.bootstrap.server": "a:1"})
+
+
+@pytest.mark.proves("D1")
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [("startingOffset", "startingOffsets"), ("failOnDataLos", "failOnDataLoss"), ("minPartition", "minPartitions")],
+)
+def test_misspelled_option_is_rejected_with_the_nearest_name(name: str, nearest: str) -> None:
+    with pytest.raises(OptionError, match=f"'{name.lower()}' is unknown. Did you mean '{nearest}'?"):
+        stream_options({**MUST, name: "earliest"})
 
 
 @pytest.mark.proves("D1")
@@ -279,7 +293,7 @@ def test_mechanism_that_the_own_client_lacks_requires_librdkafka() -> None:
         batch_options(MUST | kerberos | {"fetcher": "raw"})
 
 
-def test_unknown_source_option_is_logged_with_the_nearest_name(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_source_option_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        batch(startingOfsets="earliest")
-    assert "startingOffsets" in caplog.text
+        batch(colour="red")
+    assert "Option 'colour' is unknown and is ignored." in caplog.text

@@ -136,7 +136,9 @@ def producer_settings(options: Mapping[str, str]) -> KafkaSettings:
 def _java_settings(options: Mapping[str, str]) -> dict[str, str]:
     java = {name.removeprefix(PREFIX): value.strip() for name, value in options.items() if name.startswith(PREFIX)}
     if not java.get(_BOOTSTRAP):
-        raise OptionError("Option 'kafka.bootstrap.servers' is required: the addresses of the brokers.")
+        if near := difflib.get_close_matches(_BOOTSTRAP, java.keys() - {_BOOTSTRAP}, 1, 0.8):
+            raise OptionError(_unknown(near[0], [_BOOTSTRAP]))
+        raise OptionError(f"Option '{PREFIX}{_BOOTSTRAP}' is required: the addresses of the brokers.")
     return java
 
 

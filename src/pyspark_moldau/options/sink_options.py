@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 from moldau.records.compression import Compression
 from pyspark_moldau.options.kafka_settings import KafkaSettings, producer_settings
 from pyspark_moldau.options.offset_limits import OptionError
-from pyspark_moldau.options.source_options import warn_about_unknown_options
+from pyspark_moldau.options.source_options import check_unknown_options
 from pyspark_moldau.options.topic_names import check_topic_name
 
 COMMIT_TOPIC: Final = "moldau-spark-commits"
@@ -116,7 +116,7 @@ def _parse(given: Mapping[str, str], default: Guarantee, identity: BatchIdentity
     for name, sentence in _REJECTED.items():
         if given.get(name, "false").lower() != "false":
             raise OptionError(sentence)
-    warn_about_unknown_options(given)
+    check_unknown_options(given)
     guarantee = _guarantee(given, default)
     kafka = producer_settings(given)
     if guarantee is Guarantee.EXACTLY_ONCE:

@@ -44,6 +44,7 @@ KNOWN: Final = {
 _RATES: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 _ENDINGS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _DELAY_MS: Final = 15 * 60 * 1000
+_MISSPELLED: Final = 0.8  # similarity of names, from 0 to 1
 _POLL_MS: Final = 120_000
 _RETRIES: Final = 3
 _RETRY_MS: Final = 10
@@ -151,7 +152,7 @@ def _check_rates(given: Mapping[str, str]) -> None:
 
 
 def _parse(given: Mapping[str, str], default_start: Limit) -> SourceOptions:
-    warn_about_unknown_options(given)
+    check_unknown_options(given)
     kafka = consumer_settings(given)
     return SourceOptions(
         subscription=_subscription(given),
@@ -252,13 +253,14 @@ def _fetcher(given: Mapping[str, str], kafka: KafkaSettings) -> Fetcher:
     return Fetcher.RAW if chosen != "librdkafka" and kafka.suits_own_client else Fetcher.LIBRDKAFKA
 
 
-def warn_about_unknown_options(given: Mapping[str, str]) -> None:
-    """Warn about options that neither source nor sink knows; Spark's own options are passed too."""
+def check_unknown_options(given: Mapping[str, str]) -> None:
+    """Reject misspelled options. Others that neither source nor sink knows are Spark's own, and are ignored."""
     for name in given:
-        if name not in KNOWN and not name.startswith("kafka."):
-            near = difflib.get_close_matches(name, KNOWN, 1)
-            hint = f" Did you mean '{KNOWN[near[0]]}'?" if near else ""
-            log.warning("Option '%s' is unknown and is ignored.%s", name, hint)
+        if name in KNOWN or name.startswith("kafka."):
+            continue
+        if near := difflib.get_close_matches(name, KNOWN, 1, _MISSPELLED):
+            raise OptionError(f"Option '{name}' is unknown. Did you mean '{KNOWN[near[0]]}'?")
+        log.warning("Option '%s' is unknown and is ignored.", name)
 
 
 def _choice(given: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:

@@ -21,13 +21,20 @@ log = logging.getLogger("pyspark_moldau")
 Result = TypeVar("Result")
 
 _REQUEST_S_MAX: Final = 30.0
+_FIRST_REQUEST_S_MAX: Final = 10.0  # includes the connection; an unreachable cluster is reported after it
 _GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 _INSECURE: Final = frozenset({KafkaError._SSL, KafkaError._AUTHENTICATION})  # not retriable
+_UNREACHABLE: Final = frozenset({KafkaError._TRANSPORT, KafkaError._RESOLVE})
+_LOG_CRITICAL_ONLY: Final = 2  # librdkafka logs each connection attempt; the error callback has the cause
 # Consumer settings, about which an admin client would log warnings.
 _CONSUMER_ONLY: Final = frozenset(
     "allow.auto.create.topics check.crcs fetch.max.bytes fetch.wait.max.ms fetch.min.bytes isolation.level "
     "max.partition.fetch.bytes".split()
 )
+
+
+class BrokersUnreachable(RuntimeError):
+    """No bootstrap server accepted a connection."""
 
 
 class ConfluentCluster:
@@ -37,6 +44,7 @@ class ConfluentCluster:
         self._options = options
         self._admin_client: AdminClient | None = None
         self._consumers: dict[str, Consumer] = {}
+        self._has_responded = False
         self._last_error: KafkaError | None = None  # from the error callback, which has the root cause of a timeout
 
     def topics(self, subscription: Subscription) -> dict[str, Topic]:
@@ -46,7 +54,7 @@ class ConfluentCluster:
             case Assignment(partitions):
                 wanted = list(dict.fromkeys(each.topic for each in partitions))
             case Pattern():
-                listed = self._retry(lambda: self._admin().list_topics(timeout=_REQUEST_S_MAX).topics)
+                listed = self._retry(lambda: self._admin().list_topics(timeout=self._timeout_s).topics)
                 wanted = sorted(name for name in listed if subscription.matches(name))
         takes_internal = not isinstance(subscription, Pattern)  # patterns match no internal topics
         return self._retry(lambda: self._describe(wanted, takes_internal=takes_internal)) if wanted else {}
@@ -74,7 +82,7 @@ class ConfluentCluster:
         self._admin_client = None
 
     def _describe(self, names: list[str], *, takes_internal: bool) -> dict[str, Topic]:
-        futures = self._admin().describe_topics(TopicCollection(names), request_timeout=_REQUEST_S_MAX)
+        futures = self._admin().describe_topics(TopicCollection(names), request_timeout=self._timeout_s)
         found = {}
         for name, future in futures.items():
             try:
@@ -103,24 +111,42 @@ class ConfluentCluster:
         futures: dict[Place, Future[Any]] = self._admin().list_offsets(
             {Place(where.topic, where.partition): spec for where, spec in specs.items()},
             isolation_level=IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED,
-            request_timeout=_REQUEST_S_MAX,
+            request_timeout=self._timeout_s,
         )
         return {TopicPartition(place.topic, place.partition): each.result().offset for place, each in futures.items()}
 
     def _retry(self, attempt: Callable[[], Result]) -> Result:
-        """Retry `fetchOffset.numRetries` times after retriable errors; an authentication failure is not."""
+        """Retry `fetchOffset.numRetries` times after retriable errors; an authentication failure is not.
+
+        A cluster that has not responded yet and cannot be connected to is reported without retries.
+        """
         for tries_left in range(self._options.retries, -1, -1):
             try:
-                return attempt()
+                result = attempt()
             except KafkaException as error:
-                cause, said = error.args[0], self._background_error()
-                if tries_left == 0 or cause.fatal() or (said is not None and said.code() in _INSECURE):
-                    if said is None:
+                cause, background = error.args[0], self._background_error()
+                self._check_reachable(background, error)
+                if tries_left == 0 or cause.fatal() or (background is not None and background.code() in _INSECURE):
+                    if background is None:
                         raise
-                    raise KafkaException(KafkaError(cause.code(), f"{cause.str()}: {said.str()}")) from error
+                    raise KafkaException(KafkaError(cause.code(), f"{cause.str()}: {background.str()}")) from error
                 log.warning("Request to the cluster failed, retrying: %s", cause)
                 time.sleep(self._options.retry_interval_ms / 1000)
+            else:
+                self._has_responded = True
+                return result
         raise AssertionError("the last attempt returns or raises")
+
+    def _check_reachable(self, background: KafkaError | None, error: KafkaException) -> None:
+        if not self._has_responded and background is not None and background.code() in _UNREACHABLE:
+            servers = self._options.kafka.bootstrap_servers
+            raise BrokersUnreachable(
+                f"Cannot connect to any broker of 'kafka.bootstrap.servers' {servers}: {background.str()}"
+            ) from error
+
+    @property
+    def _timeout_s(self) -> float:
+        return _REQUEST_S_MAX if self._has_responded else _FIRST_REQUEST_S_MAX
 
     def _background_error(self) -> KafkaError | None:
         if self._admin_client is not None:
@@ -135,7 +161,7 @@ class ConfluentCluster:
         if self._admin_client is None:
             given = self._options.kafka.librdkafka
             settings: dict[str, Any] = {name: given[name] for name in given if name not in _CONSUMER_ONLY}
-            settings["error_cb"] = self._on_error
+            settings |= {"error_cb": self._on_error, "log_level": _LOG_CRITICAL_ONLY}
             self._admin_client = AdminClient(settings)
         return self._admin_client
 
