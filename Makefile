@@ -103,7 +103,7 @@ soak-transactions: $(DEV_STAMP) ## exactly once under faults, RUNS=100 times, an
 sim: $(DEV_STAMP) ## simulate a broker and clusters under crashes, power losses, cuts, failing disks; SEEDS=100 of each
 	@for faults in process power disk stale-cache; do \
 	  $(BIN)/python -m moldau_dev.simulation.sweep --seeds 0-$$(( $(or $(SEEDS),100) - 1 )) --faults $$faults; done
-	@for faults in process elections targeted late-requests leader-moves admin power power-all disk stale-cache; do \
+	@for faults in process elections targeted late-requests leader-moves admin secured power power-all disk stale-cache; do \
 	  $(BIN)/python -m moldau_dev.simulation.sweep --world cluster --jobs $(or $(JOBS),2) \
 	    --seeds 0-$$(( $(or $(SEEDS),100) - 1 )) --faults $$faults; done
 	@for faults in process power power-all; do \

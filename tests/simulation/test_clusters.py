@@ -8,6 +8,7 @@ import pytest
 
 from moldau_dev.simulation.cluster.administrator import MOVED_BACK, NEEDED
 from moldau_dev.simulation.cluster.cluster_world import FaultProfile, cluster_world
+from moldau_dev.simulation.cluster.intruders import DENIED_MIN
 from moldau_dev.simulation.cluster.leadership_mover import MOVED
 from moldau_dev.simulation.cluster.targeted_faults import LATE_REQUEST_TRIGGERS, REPLICA_TRIGGERS
 from moldau_dev.simulation.simulation import Simulation, replay
@@ -56,6 +57,15 @@ def test_administration_under_faults_loses_no_acknowledged_record(seed: int) -> 
     outcome.check()
     assert all(outcome.faults.get(each) for each in (*NEEDED, MOVED_BACK))
     assert outcome.tally["recreated topic writes"] >= 1
+
+
+@pytest.mark.parametrize("seed", [3])
+def test_intruders_change_nothing_and_revocations_hold_under_faults(seed: int) -> None:
+    outcome = Simulation(seed).run(cluster_world(FaultProfile.SECURED))
+    outcome.check()
+    assert outcome.tally["intrusions"] >= 100
+    assert outcome.tally["denied writes"] >= DENIED_MIN
+    assert outcome.tally["granted writes"] >= 1
 
 
 @pytest.mark.proves("H5", part="simulated")

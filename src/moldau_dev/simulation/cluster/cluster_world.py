@@ -6,6 +6,7 @@ from contextvars import Context
 from enum import Enum
 from typing import Any, Final
 
+from moldau.broker.internal_topics import INTERNAL
 from moldau.client.async_client import AsyncClient
 from moldau.model.errors import KafkaError, TopicAlreadyExists
 from moldau.model.ports import Ports
@@ -29,6 +30,7 @@ from moldau_dev.simulation.cluster.cluster_faults import (
     ClusterFault,
 )
 from moldau_dev.simulation.cluster.group_members import GroupLedger, Member
+from moldau_dev.simulation.cluster.intruders import Intruders, SecuredTopology, secured
 from moldau_dev.simulation.cluster.leadership_mover import LeadershipMover
 from moldau_dev.simulation.cluster.observer import Observer
 from moldau_dev.simulation.cluster.pipelined_producer import PipelinedProducer
@@ -62,7 +64,8 @@ class FaultProfile(Enum):
     as PROCESS, and requests arrive after the brokers they name have restarted or lost their role. LEADER_MOVES: as
     PROCESS, and leaderships move back and forth faster than followers learn of it. STALE_CACHE: as POWER_ALL, and after
     a failed fsync the next process may read cached data that is not durable, before a power loss. ADMIN: as PROCESS,
-    and an administrator creates and deletes topics, moves replicas and unregisters live brokers.
+    and an administrator creates and deletes topics, moves replicas and unregisters live brokers. SECURED: as PROCESS,
+    with authentication and ACLs, and intruders that must not change anything.
     """
 
     PROCESS = "process"
@@ -75,6 +78,7 @@ class FaultProfile(Enum):
     LEADER_MOVES = "leader-moves"
     STALE_CACHE = "stale-cache"
     ADMIN = "admin"
+    SECURED = "secured"
 
 
 FAULTS: Final = {
@@ -90,6 +94,7 @@ FAULTS: Final = {
     FaultProfile.LATE_REQUESTS: (PROCESS_FAULTS, (ClusterFault.CRASH,)),
     FaultProfile.LEADER_MOVES: (PROCESS_FAULTS, (ClusterFault.CRASH,)),
     FaultProfile.ADMIN: (PROCESS_FAULTS, (ClusterFault.CRASH,)),
+    FaultProfile.SECURED: (PROCESS_FAULTS, (ClusterFault.CRASH,)),
     FaultProfile.STALE_CACHE: (
         (*PROCESS_FAULTS, *POWER_FAULTS, ClusterFault.FAILED_SYNC),
         (ClusterFault.FAILED_SYNC, ClusterFault.POWER_LOSS_ALL) * 2,
@@ -164,6 +169,11 @@ class ClusterWorld:
         if profile is FaultProfile.ADMIN:
             self.administrator = Administrator(simulation, self.observer, self.ledger)
             self.chaos.injectors = (*self.chaos.injectors, self.administrator.run)
+        self.intruders: Intruders | None = None
+        if isinstance(self.topology, SecuredTopology):
+            self.intruders = Intruders(simulation, self.observer, self.topology, self.ledger)
+            self.intruders.expect_topics(self.ledger.topic, ACKS_ONE_TOPIC, *INTERNAL)
+            self.chaos.injectors = (*self.chaos.injectors, self.intruders.run)
 
     @property
     def triggers(self) -> tuple[Trigger, ...]:
@@ -174,10 +184,15 @@ class ClusterWorld:
         """Return the topology with the settings of this world."""
         if self.profile is FaultProfile.ADMIN:
             return with_frequent_snapshots(topology, self.simulation.rng("snapshots"))
+        if self.profile is FaultProfile.SECURED:
+            return secured(topology)
         return topology
 
     async def run(self, chaos_s: float) -> None:
         await self._start_nodes()
+        if self.intruders is not None:
+            async with asyncio.timeout(READY_S_MAX):
+                await self.intruders.prepare()
         await self._run_as("admin", self._create_topics)
         async with asyncio.TaskGroup() as clients:
             tasks = [clients.create_task(self._run_as(name, program)) for name, program in self._clients().items()]
@@ -187,10 +202,14 @@ class ClusterWorld:
         if self.administrator is not None:
             await self._within("all topics accept writes and have all acknowledged records", self.administrator.audit())
             await self._settle()
+        if self.intruders is not None:
+            await self._within("the guarded topic is read", self.intruders.audit())
         self.simulation.acknowledged = self.ledger.batches_acknowledged
         self.observer.close()
         if self.administrator is not None:
             self.administrator.count()
+        if self.intruders is not None:
+            self.intruders.count()
 
     async def _start_nodes(self) -> None:
         async with asyncio.timeout(READY_S_MAX):
@@ -293,7 +312,8 @@ class ClusterWorld:
 
     def _has_done_enough(self) -> bool:
         is_enough = self.ledger.batches_acknowledged >= ACKNOWLEDGED_MIN
-        return is_enough and (self.administrator is None or self.administrator.has_done_enough())
+        others = (each for each in (self.administrator, self.intruders) if each is not None)
+        return is_enough and all(each.has_done_enough() for each in others)
 
     def _may_lose_power(self, host: Host) -> bool:
         """Allow one power loss at a time, unless topics are synced: the next when all replicas are in sync again."""

@@ -71,6 +71,10 @@ class Observer:
         for check in self.more:
             check(host, node)
 
+    def running_nodes(self) -> list[Node]:
+        """The nodes of live processes that have started."""
+        return [node for host, node in self._nodes.items() if self.hosts[host].is_up and image_of(node) is not None]
+
     # For chaos
 
     def find(self, target: Target, rng: random.Random) -> str | None:
