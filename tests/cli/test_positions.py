@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 import pytest
 
 from moldau.cli.errors import CommandError
-from moldau.cli.positions import AtEnd, AtOffset, AtStart, AtTime, BeforeEnd, Position, parse_position
+from moldau.cli.positions import parse_position
+from moldau.client.positions import AtEnd, AtOffset, AtStart, AtTime, BeforeEnd, Position
 
 pytestmark = pytest.mark.proves("C4", part="ListOffsets")
 

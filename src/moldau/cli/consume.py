@@ -13,8 +13,8 @@ from moldau.cli.standard_streams import stop_on_broken_pipe, write_out
 
 if TYPE_CHECKING:
     from moldau.cli.partition_reader import PartitionReader
-    from moldau.cli.positions import Position
     from moldau.cli.record_format import Formatter
+    from moldau.client.positions import Position
 
 app = typer.Typer()
 
@@ -86,7 +86,8 @@ async def _consume(
 ) -> None:
     from moldau.cli.cluster_client import connect_async
     from moldau.cli.partition_reader import PartitionReader
-    from moldau.cli.positions import AtTime, extents, resolve, resolve_end
+    from moldau.cli.positions import resolve_end
+    from moldau.client.positions import AtTime, extents, resolve
     from moldau.node.ports.clock import SystemClock
 
     async with connect_async(bootstrap) as client:

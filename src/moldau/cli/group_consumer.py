@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.cli.client_options import client_settings
 from moldau.cli.errors import CommandError, usage_error
-from moldau.cli.positions import AtEnd, AtOffset, AtStart, AtTime, Position
 from moldau.cli.standard_streams import stop_thread_on_broken_pipe, write_out
+from moldau.client.positions import AtEnd, AtOffset, AtStart, AtTime, Position
 from moldau.client.security_settings import PASSWORD, SECURITY_PREFIXES, SECURITY_PROTOCOL, USERNAME
 from moldau.records.record import Record
 

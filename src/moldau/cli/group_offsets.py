@@ -7,9 +7,10 @@ from typing import NamedTuple
 from moldau.cli.errors import CommandError, usage_error
 from moldau.cli.options import duration_ms
 from moldau.cli.partial_results import available_offsets
-from moldau.cli.positions import AtTime, Extent, extents, parse_position, resolve
+from moldau.cli.positions import parse_position
 from moldau.client.groups import DescribedGroup, Groups
 from moldau.client.metadata import TopicView
+from moldau.client.positions import AtTime, Extent, extents, resolve
 from moldau.client.types import LATEST, Isolation
 from moldau.model.ids import TopicPartition
 from moldau.node.ports.clock import SystemClock

@@ -155,7 +155,7 @@ class PartitionReader:
             await asyncio.sleep(RETRY_S)
 
     async def _move_into_range(self, place: TopicPartition) -> None:
-        from moldau.cli.positions import extents
+        from moldau.client.positions import extents
 
         extent = (await extents(self.client, [place], self.isolation))[place]
         position = min(max(self.positions[place], extent.start), extent.end)

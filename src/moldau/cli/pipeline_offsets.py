@@ -9,9 +9,10 @@ from moldau.cli.connection_options import Connection
 from moldau.cli.errors import CommandError, usage_error
 from moldau.cli.interrupts import run_async
 from moldau.cli.output import topic_id_text
-from moldau.cli.positions import AtStart, ListsOffsets, Position, extents, parse_position, resolve
+from moldau.cli.positions import parse_position
 from moldau.client import types
 from moldau.client.async_client import AsyncClient
+from moldau.client.positions import AtStart, ListsOffsets, Position, extents, resolve
 from moldau.client.types import Isolation, OffsetResult
 from moldau.model.ids import TopicPartition
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from moldau.cli.errors import CommandError, usage_error
 from moldau.cli.output import note, show_json, show_table
-from moldau.cli.positions import AtEnd, AtOffset, AtTime, parse_position
+from moldau.cli.positions import parse_position
+from moldau.client.positions import AtEnd, AtOffset, AtTime
 
 if TYPE_CHECKING:
     from moldau.pipelines.restore import Restored, Until

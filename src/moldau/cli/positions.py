@@ -1,122 +1,19 @@
-"""Positions in a log, as --from, --until and --to accept them: `start`, `end`, `-10`, `@2026-01-01T00:00:00`, `42`."""
+"""Positions in a log as options of commands: --from, --until and --to."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Final, Protocol
 
 from moldau.cli.errors import usage_error
-from moldau.client.types import EARLIEST, LATEST, Isolation, OffsetResult
+from moldau.client import positions
+from moldau.client.positions import AtOffset, AtStart, Extent, ListsOffsets, Position, resolve
+from moldau.client.types import Isolation
 from moldau.model.ids import TopicPartition
-
-TIME_MS_MAX: Final = 2**63 - 1
-FORMS: Final = "start, end, -10 (ten before the end), @2026-01-01T00:00:00 (a time), or an offset"
-
-
-@dataclass(frozen=True, slots=True)
-class AtStart:
-    """The log start offset."""
-
-
-@dataclass(frozen=True, slots=True)
-class AtEnd:
-    """The log end offset as of now."""
-
-
-@dataclass(frozen=True, slots=True)
-class BeforeEnd:
-    """`count` records before the end of each partition."""
-
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class AtTime:
-    """The first record at or after this time."""
-
-    timestamp_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class AtOffset:
-    """This offset, in each partition."""
-
-    offset: int
-
-
-Position = AtStart | AtEnd | BeforeEnd | AtTime | AtOffset
 
 
 def parse_position(text: str, option: str) -> Position:
-    name = text.strip()
-    if name in ("start", "beginning", "earliest"):
-        return AtStart()
-    if name in ("end", "latest"):
-        return AtEnd()
-    if name.startswith("@"):
-        return AtTime(_parse_time(name[1:], option))
-    if name.startswith("-") and name[1:].isdecimal():
-        return BeforeEnd(int(name[1:]))
-    if name.isdecimal():
-        return AtOffset(int(name))
-    raise usage_error(f"{option} {text} is not a position; use {FORMS}")
-
-
-def _parse_time(text: str, option: str) -> int:
-    """Parse milliseconds or ISO 8601, in local time if no zone is given. Times before 1970 become 0: negative numbers
-    have other meanings in the protocol (earliest, latest)."""
     try:
-        time_ms = int(text) if text.isdecimal() else int(datetime.fromisoformat(text).timestamp() * 1000)
-        if time_ms > TIME_MS_MAX:
-            raise ValueError
-        return max(time_ms, 0)
-    except ValueError:
-        raise usage_error(
-            f"{option} @{text} is not a time; write @2026-01-01, @2026-01-01T12:30:00, …Z or +02:00, or milliseconds"
-        ) from None
-
-
-class ListsOffsets(Protocol):
-    """The part of a client that is used here."""
-
-    async def list_offsets(
-        self, times: Mapping[TopicPartition, int], *, isolation: Isolation = ...
-    ) -> Mapping[TopicPartition, OffsetResult]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """Log start and end offset of a partition."""
-
-    start: int
-    end: int
-
-
-async def extents(
-    client: ListsOffsets, places: list[TopicPartition], isolation: Isolation
-) -> dict[TopicPartition, Extent]:
-    starts = await client.list_offsets(dict.fromkeys(places, EARLIEST), isolation=isolation)
-    ends = await client.list_offsets(dict.fromkeys(places, LATEST), isolation=isolation)
-    return {place: Extent(_offset(starts[place]), _offset(ends[place])) for place in places}
-
-
-async def resolve(
-    client: ListsOffsets, position: Position, known: Mapping[TopicPartition, Extent], isolation: Isolation
-) -> dict[TopicPartition, int]:
-    """Return the position as an offset of each partition, within its extent."""
-    match position:
-        case AtTime(timestamp_ms):
-            found = await client.list_offsets(dict.fromkeys(known, timestamp_ms), isolation=isolation)
-            offsets = {place: _offset(found[place]) for place in known}
-            return {place: offset if offset >= 0 else known[place].end for place, offset in offsets.items()}
-        case AtStart():
-            return {place: each.start for place, each in known.items()}
-        case AtEnd():
-            return {place: each.end for place, each in known.items()}
-        case BeforeEnd(count):
-            return {place: max(each.start, each.end - count) for place, each in known.items()}
-        case AtOffset(offset):
-            return {place: min(max(each.start, offset), each.end) for place, each in known.items()}
+        return positions.parse_position(text)
+    except ValueError as error:
+        raise usage_error(f"{option} {error}") from None
 
 
 async def resolve_end(
@@ -128,9 +25,3 @@ async def resolve_end(
     if isinstance(position, AtOffset):
         return dict.fromkeys(known, position.offset)
     return await resolve(client, position, known, isolation)
-
-
-def _offset(response: OffsetResult) -> int:
-    if response.error is not None:
-        raise response.error
-    return response.offset

@@ -194,8 +194,8 @@ async def _extents(bootstrap: str, query: str) -> "dict[TopicPartition, tuple[in
 
 async def named_extents(client: "AsyncClient", query: str) -> "dict[TopicPartition, tuple[int, int]]":
     """Return the extents of the topics in the query; others may be offline."""
-    from moldau.cli.positions import extents
     from moldau.cli.query_check import check_query
+    from moldau.client.positions import extents
     from moldau.client.types import Isolation
     from moldau.model.ids import TopicPartition
     from moldau.pipelines.tables import named_topics
