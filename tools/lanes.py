@@ -28,6 +28,7 @@ SPARK: Final = ("tests/spark",)  # a pytest run of its own: its session and its 
 SEEDS: Final = ("tests/simulation/test_found_seeds.py",)
 PROCESSES: Final = (
     "tests/api",
+    "tests/console",
     "tests/docs",
     "tests/examples",
     "tests/golden",

@@ -1,6 +1,6 @@
 """Connect to a cluster, for the commands that talk to one."""
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -38,6 +38,13 @@ def connect_async(bootstrap: str, settings: ClientSettings | None = None) -> Asy
     return AsyncClient(
         SocketNetwork(), SystemClock(), system_random(), _addresses(bootstrap), settings=_secured(settings)
     )
+
+
+def connect_as(bootstrap: str, credentials: Mapping[str, str]) -> AsyncClient:
+    """Connect with other SASL credentials than the command's; `InvalidConfig` if they cannot be used."""
+    security = parse_security({**client_settings(), **credentials}, system_random().randbytes)
+    settings = ClientSettings(security=security)
+    return AsyncClient(SocketNetwork(), SystemClock(), system_random(), _addresses(bootstrap), settings=settings)
 
 
 def _secured(settings: ClientSettings | None) -> ClientSettings:

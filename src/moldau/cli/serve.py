@@ -12,6 +12,7 @@ from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap
 from moldau.cli.standard_streams import ignore_full_disk
 
 if TYPE_CHECKING:
+    from moldau.console.settings import ConsoleSettings
     from moldau.model.ids import Address
 
 app = typer.Typer()
@@ -31,6 +32,14 @@ def serve(
     registry_listen: Annotated[
         str, typer.Option("--registry-listen", metavar="HOST:PORT", help="Address of the schema registry.")
     ] = REGISTRY_DEFAULT,
+    read_only: Annotated[bool, typer.Option("--read-only", help="The console changes nothing in the cluster.")] = False,
+    console_login: Annotated[
+        bool, typer.Option("--console-login", help="Users of the console log in as SASL users of the cluster.")
+    ] = False,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option("--allowed-host", metavar="NAME", help="A host name of the console in browsers; may be repeated."),
+    ] = None,
     announce_fd: Annotated[int | None, typer.Option("--announce-fd", hidden=True)] = None,
     lifeline_fd: Annotated[int | None, typer.Option("--lifeline-fd", hidden=True)] = None,
 ) -> None:
@@ -40,26 +49,50 @@ def serve(
     """
     addresses = {CONSOLE: _address(listen, "--listen"), REGISTRY: _address(registry_listen, "--registry-listen")}
     try:
-        _run(bootstrap_servers, addresses, announce_fd, lifeline_fd)
+        from moldau.console.settings import ConsoleSettings
+
+        console = ConsoleSettings(
+            bootstrap_servers=bootstrap_servers,
+            is_read_only=read_only,
+            needs_login=console_login,
+            allowed_hosts=tuple(allowed_host or ()),
+        )
+        _run(console, addresses, announce_fd, lifeline_fd)
     except ModuleNotFoundError as missing:
         raise CommandError(
             f"moldau serve needs the extra moldau[serve], which is not installed (no module {missing.name})"
         ) from missing
 
 
-def _run(bootstrap: str, addresses: dict[str, "Address"], announce_fd: int | None, lifeline_fd: int | None) -> None:
+def _run(
+    console: "ConsoleSettings", addresses: dict[str, "Address"], announce_fd: int | None, lifeline_fd: int | None
+) -> None:
     import asyncio
 
-    from moldau.cli.cluster_client import connect_async
+    from moldau.cli.cluster_client import connect_as, connect_async
     from moldau.console.app import create_console
     from moldau.node.logs import set_up_logs
+    from moldau.node.ports.clock import SystemClock
+    from moldau.node.ports.randomness import system_random
     from moldau.registry.app import create_registry
     from moldau.web.http_servers import CannotListen, HttpServer, serve_until_stopped
+
+    bootstrap = console.bootstrap_servers
 
     async def work() -> None:
         async with connect_async(bootstrap) as client:
             servers = [
-                HttpServer(CONSOLE, create_console(client), addresses[CONSOLE]),
+                HttpServer(
+                    CONSOLE,
+                    create_console(
+                        client,
+                        console,
+                        lambda credentials: connect_as(bootstrap, credentials),
+                        SystemClock(),
+                        system_random(),
+                    ),
+                    addresses[CONSOLE],
+                ),
                 HttpServer(REGISTRY, create_registry(client), addresses[REGISTRY]),
             ]
             await serve_until_stopped(

@@ -3,14 +3,20 @@
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from moldau.cli.errors import CommandError, usage_error
 from moldau.cli.files import read_text
+from moldau.cli.interrupts import run_async
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
 from moldau.cli.output import note, show_json, show_table
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from moldau.client.users import Users
 
 app = typer.Typer(help="Show and change users with SCRAM credentials, of any Kafka cluster.", no_args_is_help=True)
 
@@ -42,28 +48,16 @@ def create(
     json: Json = False,
 ) -> None:
     """Create a user, or change the password. It is prompted for unless --password-file is given."""
-    from moldau.cli.cluster_client import connect
-    from moldau.machines.access.scram import MECHANISMS, SALT_BYTES, salted_password
     from moldau.node.ports.randomness import system_random
-    from moldau.wire.messages import AlterUserScramCredentialsRequest
 
     password = _password(password_file)
-    upsertions = []
-    for each in mechanism or [Mechanism.SCRAM_SHA_512]:
-        salt, kind = system_random().randbytes(SALT_BYTES), MECHANISMS[each.value]
-        upsertions.append(
-            AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
-                name=name,
-                mechanism=kind,
-                iterations=iterations,
-                salt=salt,
-                salted_password=salted_password(kind, password, salt, iterations),
-            )
-        )
-    with connect(bootstrap_servers) as client:
-        for upsertion in upsertions:  # a request may alter a user only once
-            _alter(client, AlterUserScramCredentialsRequest(upsertions=[upsertion]))
     names = [each.value for each in mechanism or [Mechanism.SCRAM_SHA_512]]
+
+    async def work(users: "Users") -> None:
+        for each in names:  # a request may alter a user only once
+            await users.set_password(name, each, password, system_random(), iterations=iterations)
+
+    _run(bootstrap_servers, work)
     if json:
         show_json({"user": name, "mechanisms": names, "iterations": iterations})
     else:
@@ -73,15 +67,14 @@ def create(
 @app.command("list")
 def list_users(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = False) -> None:
     """List users with their mechanisms."""
-    from moldau.cli.cluster_client import connect
+    rows: list[dict[str, object]] = []
 
-    with connect(bootstrap_servers) as client:
-        users = _describe(client, None)
-    rows = [
-        {"user": user, "mechanism": mechanism, "iterations": iterations}
-        for user, infos in sorted(users.items())
-        for mechanism, iterations in infos
-    ]
+    async def work(users: "Users") -> None:
+        for user in await users.all():
+            for mechanism, iterations in user.mechanisms.items():
+                rows.append({"user": user.name, "mechanism": mechanism, "iterations": iterations})
+
+    _run(bootstrap_servers, work)
     if json:
         show_json(rows)
     elif not rows:
@@ -100,18 +93,17 @@ def delete(
     json: Json = False,
 ) -> None:
     """Delete the credentials of a user. Sessions that are already authenticated stay open."""
-    from moldau.cli.cluster_client import connect
-    from moldau.machines.access.scram import MECHANISMS
-    from moldau.wire.messages import AlterUserScramCredentialsRequest
+    unwanted = [each.value for each in mechanism or ()]
 
-    with connect(bootstrap_servers) as client:
-        present = [each for each, _ in _describe(client, name).get(name, ())]
-        if not present:
+    async def work(users: "Users") -> None:
+        user = await users.find(name)
+        if user is None:
             raise CommandError(f"user {name} has no SCRAM credentials")
-        unwanted = [each.value for each in mechanism or ()] or present
+        unwanted[:] = unwanted or user.mechanisms
         for each in unwanted:
-            deletion = AlterUserScramCredentialsRequest.ScramCredentialDeletion(name=name, mechanism=MECHANISMS[each])
-            _alter(client, AlterUserScramCredentialsRequest(deletions=[deletion]))
+            await users.delete(name, each)
+
+    _run(bootstrap_servers, work)
     if json:
         show_json({"user": name, "deleted": unwanted})
     else:
@@ -132,27 +124,12 @@ def _password(file: Path | None) -> str:
     return password
 
 
-def _alter(client: Any, request: Any) -> None:
-    from moldau.client.errors import check
+def _run(bootstrap: str, work: "Callable[[Users], Awaitable[None]]") -> None:
+    from moldau.cli.cluster_client import connect_async
+    from moldau.client.users import Users
 
-    for result in client.send(request).results:
-        check(result.error_code, result.error_message)
+    async def connected() -> None:
+        async with connect_async(bootstrap) as client:
+            await work(Users(client))
 
-
-def _describe(client: Any, name: str | None) -> dict[str, list[tuple[str, int]]]:
-    """Return mechanisms and iterations by user, of one user or of all."""
-    from moldau.client.errors import check
-    from moldau.machines.access.scram import ScramMechanism
-    from moldau.model.error_codes import ErrorCode
-    from moldau.wire.messages import DescribeUserScramCredentialsRequest
-
-    wanted = None if name is None else [DescribeUserScramCredentialsRequest.UserName(name=name)]
-    response = client.send(DescribeUserScramCredentialsRequest(users=wanted))
-    check(response.error_code, response.error_message)
-    users: dict[str, list[tuple[str, int]]] = {}
-    for result in response.results:
-        if result.error_code != ErrorCode.RESOURCE_NOT_FOUND:
-            check(result.error_code, result.error_message)
-            infos = [(ScramMechanism(each.mechanism).sasl_name, each.iterations) for each in result.credential_infos]
-            users[result.user] = infos
-    return users
+    run_async(connected())

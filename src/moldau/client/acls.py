@@ -4,15 +4,13 @@ from collections.abc import Sequence
 
 from moldau.client.async_client import AsyncClient
 from moldau.client.errors import NO_ACTIVE_CONTROLLER, check, error_of
-from moldau.machines.access.acls import (
-    AclBinding,
-    AclFilter,
-    Operation,
-    PatternType,
-    Permission,
-    ResourceKind,
-    known,
-)
+from moldau.machines.access.acls import AclBinding as AclBinding
+from moldau.machines.access.acls import AclFilter as AclFilter
+from moldau.machines.access.acls import Operation as Operation
+from moldau.machines.access.acls import PatternType as PatternType
+from moldau.machines.access.acls import Permission as Permission
+from moldau.machines.access.acls import ResourceKind as ResourceKind
+from moldau.machines.access.acls import known
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.wire.messages import (
     CreateAclsRequest,

@@ -1,12 +1,74 @@
 """The ASGI application of the web console."""
 
-from fastapi import FastAPI
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib import resources
+from typing import Final
+
+from fastapi import APIRouter, FastAPI
+from starlette.staticfiles import StaticFiles
 
 from moldau import __version__
 from moldau.client.async_client import AsyncClient
+from moldau.console.errors import add_error_handlers
+from moldau.console.guard import Guard
+from moldau.console.routes import (
+    acls,
+    brokers,
+    configs,
+    groups,
+    messages,
+    overview,
+    quotas,
+    record_pages,
+    session,
+    topics,
+    transactions,
+    users,
+)
+from moldau.console.sessions import Sessions
+from moldau.console.settings import Connect, ConsoleSettings
+from moldau.model.ports import Clock, Random
 from moldau.web.health import health_route
 
+API: Final = "/api/console"
+ROUTES: Final = (
+    session,
+    overview,
+    brokers,
+    topics,
+    configs,
+    record_pages,
+    messages,
+    groups,
+    transactions,
+    acls,
+    users,
+    quotas,
+)
 
-def create_console(client: AsyncClient) -> FastAPI:
-    """Return the console of the cluster that `client` is connected to."""
-    return FastAPI(title="Moldau", version=__version__, routes=[health_route(client)], openapi_url=None)
+
+def create_console(
+    client: AsyncClient, settings: ConsoleSettings, connect: Connect, clock: Clock, random: Random
+) -> FastAPI:
+    """Return the console of the cluster that `client` is connected to; `connect` opens clients of users who log in."""
+    sessions = Sessions(client, settings, connect, clock, random)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await sessions.close()
+
+    app = FastAPI(title="Moldau", version=__version__, openapi_url=None, lifespan=lifespan)
+    app.state.sessions = sessions
+    app.state.clock = clock
+    app.state.random = random
+    app.router.routes.append(health_route(client))
+    add_error_handlers(app)
+    api = APIRouter(prefix=API)
+    for each in ROUTES:
+        api.include_router(each.router)
+    app.include_router(api)
+    app.mount("/", StaticFiles(directory=str(resources.files("moldau.console") / "assets"), html=True))
+    app.add_middleware(Guard, allowed_hosts=settings.allowed_hosts)
+    return app

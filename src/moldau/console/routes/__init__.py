@@ -1,0 +1,1 @@
+"""The API of the console, one module per page."""
