@@ -69,6 +69,12 @@ test-java: $(DEV_STAMP) ## the Java client and Kafka's own tools on our files; n
 	mvn --quiet --batch-mode --file extra/java/pom.xml package
 	$(PYTEST) extra/java
 
+.PHONY: test-console
+test-console: $(DEV_STAMP) ## the web console in a real browser; needs chromium
+	@command -v chromium >/dev/null || { echo "chromium is not installed. On Debian: apt install chromium" >&2; exit 1; }
+	$(BIN)/pip install --quiet --editable '.[browser]'
+	$(PYTEST) extra/console
+
 .PHONY: soak-groups
 soak-groups: $(DEV_STAMP) ## groups under faults: RUNS=100 lives of consumers and brokers that are killed and paused
 	GROUP_FAULT_RUNS=$(or $(RUNS),100) $(PYTEST) tests/clients/test_groups_under_faults.py

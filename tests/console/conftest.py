@@ -4,9 +4,9 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-from console_scene import Browser, serve
 
 from moldau.testing import Broker
+from moldau_dev.console import Browser, serve
 
 numbers = itertools.count(1)
 

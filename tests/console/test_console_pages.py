@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from console_scene import API, Browser, serve, text
 
 from moldau.testing import Broker
+from moldau_dev.console import API, Browser, serve, text
 
 PARTITIONS = 3
 

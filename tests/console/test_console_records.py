@@ -8,7 +8,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from console_scene import API, Browser, text
+
+from moldau_dev.console import API, Browser, text
 
 HOSTILE = [
     "<script>alert(1)</script>",

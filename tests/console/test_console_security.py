@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
-from console_scene import API, Browser, RequestFailed, serve, text
 
 from moldau.testing import Broker
+from moldau_dev.console import API, Browser, RequestFailed, serve, text
 
 ADMIN = "admin"
 PASSWORD = "not-a-secret"
