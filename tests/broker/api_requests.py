@@ -83,6 +83,30 @@ REQUESTS: dict[str, Callable[[], Any]] = {
         group_id="g", member_id="m", subscribed_topic_names=["t"]
     ),
     "ShareGroupDescribe": lambda: m.ShareGroupDescribeRequest(group_ids=["g"]),
+    "DescribeShareGroupOffsets": lambda: m.DescribeShareGroupOffsetsRequest(
+        groups=[
+            m.DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup(
+                group_id="g",
+                topics=[
+                    m.DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestTopic(
+                        topic_name="t", partitions=[0]
+                    )
+                ],
+            )
+        ]
+    ),
+    "AlterShareGroupOffsets": lambda: m.AlterShareGroupOffsetsRequest(
+        group_id="g",
+        topics=[
+            m.AlterShareGroupOffsetsRequest.AlterShareGroupOffsetsRequestTopic(
+                topic_name="t",
+                partitions=[m.AlterShareGroupOffsetsRequest.AlterShareGroupOffsetsRequestPartition(start_offset=1)],
+            )
+        ],
+    ),
+    "DeleteShareGroupOffsets": lambda: m.DeleteShareGroupOffsetsRequest(
+        group_id="g", topics=[m.DeleteShareGroupOffsetsRequest.DeleteShareGroupOffsetsRequestTopic(topic_name="t")]
+    ),
     "InitializeShareGroupState": lambda: m.InitializeShareGroupStateRequest(
         group_id="g",
         topics=[

@@ -146,6 +146,11 @@ def fetch_of_all_offsets() -> m.OffsetFetchRequest:
     return m.OffsetFetchRequest(groups=[m.OffsetFetchRequest.OffsetFetchRequestGroup(group_id="g", topics=None)])
 
 
+def all_share_offsets() -> m.DescribeShareGroupOffsetsRequest:
+    request = m.DescribeShareGroupOffsetsRequest
+    return request(groups=[request.DescribeShareGroupOffsetsRequestGroup(group_id="g", topics=None)])
+
+
 SPECIAL = [
     case("Produce", 12),
     case("Produce", 12, rules.TRANSACTIONAL, request=transactional_produce),
@@ -190,6 +195,8 @@ SPECIAL = [
         rules.OF_SHARE_PARTITION,
         request=lambda: m.FindCoordinatorRequest(key_type=2, coordinator_keys=["g:AAECAwQFBgcICQoLDA0ODw:0"]),
     ),
+    case("DescribeShareGroupOffsets", 1, rules.NAMED),
+    case("DescribeShareGroupOffsets", 1, rules.ALL_TOPICS, request=all_share_offsets),
     case("OffsetCommit", 9),
     case("OffsetFetch", 7, rules.NAMED),
     case("OffsetFetch", 9, rules.ALL_TOPICS, request=fetch_of_all_offsets),
@@ -221,7 +228,7 @@ def other_cases() -> Iterator[Case]:
                     yield case(api.name, api.newest, address=address)
 
 
-async def prepare(talker: Talker, *, is_share_group: bool) -> None:
+async def prepare(talker: Talker, *, is_share_group: bool, is_empty: bool) -> None:
     """A topic, a group with a member and offsets (or a share group), and an open transaction."""
     codes = error_codes(await talker.ask(7, REQUESTS["CreateTopics"]()))
     for key_type, key in ((0, "g"), (1, "x")):
@@ -230,6 +237,10 @@ async def prepare(talker: Talker, *, is_share_group: bool) -> None:
             await asyncio.sleep(0.1)
     if is_share_group:
         joined = await talker.ask(1, REQUESTS["ShareGroupHeartbeat"]())
+        await asyncio.sleep(1)  # until the states of its partitions are initialized
+        left = m.ShareGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=-1)
+        if is_empty:
+            codes += error_codes(await talker.ask(1, left))
     else:
         codes += error_codes(await talker.ask(9, REQUESTS["OffsetCommit"]()))
         joined = await talker.ask(1, REQUESTS["ConsumerGroupHeartbeat"]())
@@ -273,7 +284,7 @@ def test_handler_follows_the_rules(tested: Case) -> None:
     async def script(scene: Scene) -> None:
         await enable_share_groups(scene.node)
         admin = await scene.connect()
-        await prepare(admin, is_share_group="ShareGroup" in tested.api)
+        await prepare(admin, is_share_group="ShareGroup" in tested.api, is_empty="Offsets" in tested.api)
         for acls in choices(tested):
             if rules.CREATING in tested.when:
                 await admin.ask(5, REQUESTS["DeleteTopics"]())

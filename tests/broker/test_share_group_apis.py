@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from broker_scene import Scene, Talker, on_broker
+from broker_scene import Scene, Talker, batch, on_broker, produce
 from group_members import find_coordinator
 from share_group_members import IN_DEVELOPMENT, LEAVING, TOPIC, ShareMember, enable_share_groups, ready
 
@@ -13,7 +13,7 @@ from moldau.broker.internal_topics import SHARE_STATE_TOPIC
 from moldau.broker.shares.persister import SharePartitionKey
 from moldau.broker.shares.state_topic import coordinator_key, parse_coordinator_key
 from moldau.machines.shares.state import ShareState, StateBatch, StateWrite
-from moldau.model.errors import ErrorCode, FencedLeaderEpoch, InvalidRequest
+from moldau.model.errors import ErrorCode, FencedLeaderEpoch, FencedStateEpoch, InvalidRequest
 from moldau.model.ids import TopicId
 from moldau.wire import messages
 
@@ -108,11 +108,11 @@ class TestFeature:
             async def keys() -> set[int]:
                 return {each.api_key for each in (await talker.ask(4, versions)).api_keys}
 
-            assert not {76, 77, *range(83, 88)} & await keys()
+            assert not {76, 77, *range(83, 88), 90, 91, 92} & await keys()
             member = ShareMember(talker, "m")
             assert await member.beat() is ErrorCode.UNSUPPORTED_VERSION
             await enable_share_groups(scene.node)
-            assert {76, 77, *range(83, 88)} <= await keys()
+            assert {76, 77, *range(83, 88), 90, 91, 92} <= await keys()
             await scene.create(TOPIC)
             await find_coordinator(talker)
             await member.wait_for([0])
@@ -187,6 +187,86 @@ class TestStates:
             "share.coordinator.snapshot.update.records.per.snapshot=5",
             "share.coordinator.state.topic.prune.interval.ms=5000",
         )
+
+
+async def described(talker: Talker, topics: dict[str, list[int]] | None = None, group_id: str = "g") -> Any:
+    request = messages.DescribeShareGroupOffsetsRequest
+    wanted = [
+        request.DescribeShareGroupOffsetsRequestTopic(topic_name=name, partitions=each)
+        for name, each in (topics or {}).items()
+    ]
+    group = request.DescribeShareGroupOffsetsRequestGroup(group_id=group_id, topics=None if topics is None else wanted)
+    return (await talker.ask(1, request(groups=[group]))).groups[0]
+
+
+async def alter(talker: Talker, offsets: dict[int, int], topic: str = TOPIC) -> Any:
+    request = messages.AlterShareGroupOffsetsRequest
+    partitions = [
+        request.AlterShareGroupOffsetsRequestPartition(partition_index=index, start_offset=offset)
+        for index, offset in offsets.items()
+    ]
+    wanted = request.AlterShareGroupOffsetsRequestTopic(topic_name=topic, partitions=partitions)
+    return await talker.ask(0, request(group_id="g", topics=[wanted]))
+
+
+async def delete_offsets(talker: Talker, *topics: str) -> Any:
+    request = messages.DeleteShareGroupOffsetsRequest
+    wanted = [request.DeleteShareGroupOffsetsRequestTopic(topic_name=name) for name in topics]
+    return await talker.ask(0, request(group_id="g", topics=wanted))
+
+
+class TestStartOffsets:
+    def test_start_offsets_and_lags_are_described(self) -> None:
+        async def script(scene: Scene) -> None:
+            (member,) = await joined(scene, "m", partitions=2)
+            await scene.node.broker.share_persister.write(key_of(scene), 1, 0, StateWrite(0, 0, ()))
+            response = await produce(member.talker, TOPIC, batch(b"one", b"two", b"three"))
+            assert response.error_code == 0
+            (topic,) = (await described(member.talker)).topics
+            assert topic.topic_name == TOPIC
+            assert [(each.start_offset, each.lag) for each in topic.partitions] == [(0, 3), (-1, -1)]
+            await scene.node.broker.share_persister.write(
+                key_of(scene), 1, 0, StateWrite(1, 1, (StateBatch(2, 2, 2, 1),))
+            )
+            (topic,) = (await described(member.talker, {TOPIC: [0, 7]})).topics
+            assert [(each.start_offset, each.lag) for each in topic.partitions] == [(1, 1), (-1, -1)]
+            assert topic.partitions[1].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            missing = await described(member.talker, group_id="x")
+            assert missing.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+
+        on_share_broker(script)
+
+    def test_altered_start_offsets_fence_the_old_state(self) -> None:
+        async def script(scene: Scene) -> None:
+            (member,) = await joined(scene, "m", partitions=2)
+            assert (await alter(member.talker, {0: 5})).error_code == ErrorCode.NON_EMPTY_GROUP
+            await member.beat(LEAVING)
+            response = await alter(member.talker, {0: 5, 9: 1, 1: -2})
+            codes = {each.partition_index: each.error_code for each in response.responses[0].partitions}
+            assert codes == {0: 0, 1: ErrorCode.INVALID_REQUEST, 9: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+            persister = scene.node.broker.share_persister
+            with pytest.raises(FencedStateEpoch):
+                await persister.write(key_of(scene), 1, 0, StateWrite(2, 0, ()))
+            assert (await persister.read(key_of(scene), 0)).start_offset == 5
+            assert (await persister.read(key_of(scene, 1), 0)).start_offset == -1
+
+        on_share_broker(script)
+
+    def test_deleted_start_offsets_are_initialized_again(self) -> None:
+        async def script(scene: Scene) -> None:
+            (member,) = await joined(scene, "m", partitions=2)
+            assert (await delete_offsets(member.talker, TOPIC)).error_code == ErrorCode.NON_EMPTY_GROUP
+            await member.beat(LEAVING)
+            await alter(member.talker, {0: 5})
+            response = await delete_offsets(member.talker, TOPIC, "x")
+            codes = {each.topic_name: each.error_code for each in response.responses}
+            assert codes == {TOPIC: 0, "x": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+            assert not (await described(member.talker)).topics
+            member.epoch, member.assigned = 0, {}
+            await member.wait_for([0, 1])
+            assert (await scene.node.broker.share_persister.read(key_of(scene), 0)).start_offset == -1
+
+        on_share_broker(script)
 
 
 class TestCoordinatorKeys:

@@ -165,6 +165,13 @@ _GROUPS: Final[Mapping[str, tuple[Rule, ...]]] = {
     "ConsumerGroupHeartbeat": (_request(Operation.READ, _GROUP), _request(Operation.DESCRIBE, _TOPIC)),
     "ShareGroupHeartbeat": (_request(Operation.READ, _GROUP), _request(Operation.DESCRIBE, _TOPIC)),
     "ShareGroupDescribe": (_item(Operation.DESCRIBE, _GROUP), _item(Operation.DESCRIBE, _TOPIC)),
+    "DescribeShareGroupOffsets": (
+        _item(Operation.DESCRIBE, _GROUP),
+        _item(Operation.DESCRIBE, _TOPIC, NAMED),
+        _hidden(Operation.DESCRIBE, _TOPIC, ALL_TOPICS),
+    ),
+    "AlterShareGroupOffsets": (_request(Operation.READ, _GROUP), _item(Operation.READ, _TOPIC)),
+    "DeleteShareGroupOffsets": (_request(Operation.DELETE, _GROUP), _item(Operation.READ, _TOPIC)),
     "ConsumerGroupDescribe": (_item(Operation.DESCRIBE, _GROUP), _item(Operation.DESCRIBE, _TOPIC)),
 }
 

@@ -12,6 +12,7 @@ from moldau.broker.configs.resolution import BrokerTexts, DescribedSetting
 from moldau.broker.controllers.failure_detector import FailureDetector
 from moldau.broker.controllers.producer_ids import ProducerIds
 from moldau.broker.controllers.topic_creation import TopicHost
+from moldau.broker.coordinators.host import PeerHost
 from moldau.broker.groups.group_coordinator import Groups
 from moldau.broker.partitions.log_maintenance import LogMaintenance
 from moldau.broker.partitions.record_validation import RecordValidator
@@ -128,7 +129,7 @@ class GroupHost(MetadataHost, Protocol):
     def random(self) -> Random: ...
 
 
-class ShareHost(GroupHost, Protocol):
+class ShareHost(GroupHost, PeerHost, Protocol):
     """For requests to share coordinators, and about the states of share groups."""
 
     @property

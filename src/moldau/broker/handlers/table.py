@@ -17,6 +17,7 @@ from moldau.broker.handlers import (
     alter_partition,
     alter_partition_reassignments,
     alter_replica_log_dirs,
+    alter_share_group_offsets,
     alter_user_scram_credentials,
     api_versions,
     assign_replicas_to_dirs,
@@ -33,6 +34,7 @@ from moldau.broker.handlers import (
     delete_acls,
     delete_groups,
     delete_records,
+    delete_share_group_offsets,
     delete_share_group_state,
     delete_topics,
     describe_acls,
@@ -44,6 +46,7 @@ from moldau.broker.handlers import (
     describe_log_dirs,
     describe_producers,
     describe_quorum,
+    describe_share_group_offsets,
     describe_topic_partitions,
     describe_transactions,
     describe_user_scram_credentials,
@@ -102,6 +105,7 @@ from moldau.wire.messages import (
     AllocateProducerIdsResponse,
     AlterPartitionReassignmentsResponse,
     AlterPartitionResponse,
+    AlterShareGroupOffsetsResponse,
     ApiVersionsResponse,
     AssignReplicasToDirsResponse,
     BeginQuorumEpochResponse,
@@ -109,6 +113,7 @@ from moldau.wire.messages import (
     ConsumerGroupHeartbeatResponse,
     ControllerRegistrationResponse,
     CreateDelegationTokenResponse,
+    DeleteShareGroupOffsetsResponse,
     DescribeAclsResponse,
     DescribeClusterResponse,
     DescribeDelegationTokenResponse,
@@ -297,6 +302,8 @@ def _group_apis() -> list[Api]:
 def _share_apis() -> list[Api]:
     """Share groups, and their state at share coordinators."""
     heartbeat_error = with_error_code(ShareGroupHeartbeatResponse)
+    alter_error = with_error_code(AlterShareGroupOffsetsResponse)
+    delete_error = with_error_code(DeleteShareGroupOffsetsResponse)
     apis = [
         _api(76, "ShareGroupHeartbeat", 1, 1, share_group_heartbeat, heartbeat_error),
         _api(77, "ShareGroupDescribe", 1, 1, share_group_describe),
@@ -305,6 +312,9 @@ def _share_apis() -> list[Api]:
         _api(85, "WriteShareGroupState", 0, 1, write_share_group_state),
         _api(86, "DeleteShareGroupState", 0, 0, delete_share_group_state),
         _api(87, "ReadShareGroupStateSummary", 0, 1, read_share_group_state_summary),
+        _api(90, "DescribeShareGroupOffsets", 0, 1, describe_share_group_offsets),
+        _api(91, "AlterShareGroupOffsets", 0, 0, alter_share_group_offsets, alter_error),
+        _api(92, "DeleteShareGroupOffsets", 0, 0, delete_share_group_offsets, delete_error),
     ]
     return [requires_feature(api, SHARE_VERSION_FEATURE) for api in apis]
 
