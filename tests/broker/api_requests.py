@@ -79,6 +79,24 @@ REQUESTS: dict[str, Callable[[], Any]] = {
         group_id="g", member_id="m", subscribed_topic_names=["t"], rebalance_timeout_ms=1000, topic_partitions=[]
     ),
     "ConsumerGroupDescribe": lambda: m.ConsumerGroupDescribeRequest(group_ids=["g"]),
+    "ShareFetch": lambda: m.ShareFetchRequest(
+        group_id="g",
+        member_id="m",
+        topics=[m.ShareFetchRequest.FetchTopic(partitions=[m.ShareFetchRequest.FetchPartition()])],
+    ),
+    "ShareAcknowledge": lambda: m.ShareAcknowledgeRequest(
+        group_id="g",
+        member_id="m",
+        topics=[
+            m.ShareAcknowledgeRequest.AcknowledgeTopic(
+                partitions=[
+                    m.ShareAcknowledgeRequest.AcknowledgePartition(
+                        acknowledgement_batches=[m.ShareAcknowledgeRequest.AcknowledgementBatch(acknowledge_types=[1])]
+                    )
+                ]
+            )
+        ],
+    ),
     "ShareGroupHeartbeat": lambda: m.ShareGroupHeartbeatRequest(
         group_id="g", member_id="m", subscribed_topic_names=["t"]
     ),

@@ -27,7 +27,7 @@ from moldau.machines.access.acls import AclBinding, PatternType
 from moldau.machines.access.acls import Permission as Access
 from moldau.machines.metadata.image import MetadataImage
 from moldau.model.errors import ErrorCode
-from moldau.model.ids import Address
+from moldau.model.ids import NO_TOPIC_ID, Address
 from moldau.wire import messages as m
 from moldau.wire.message_classes import Message
 
@@ -217,6 +217,7 @@ SPECIAL = [
 
 # Their rules need authenticated clients: see test_delegation_tokens.
 OF_TOKENS = frozenset(f"{each}DelegationToken" for each in ("Create", "Renew", "Expire", "Describe"))
+OF_SHARE_MEMBERS = ("ShareFetch", "ShareAcknowledge")
 
 
 def other_cases() -> Iterator[Case]:
@@ -250,6 +251,15 @@ async def prepare(talker: Talker, *, is_share_group: bool, is_empty: bool) -> No
     addition.v3_and_below_producer_epoch = producer.producer_epoch
     codes += error_codes(await talker.ask(3, addition))
     assert not any([*codes, joined.error_code, producer.error_code]), (codes, joined, producer)
+
+
+async def open_session(scene: Scene, talker: Talker, request: Any) -> None:
+    """Open a share session without partitions, and make the request its next one."""
+    opening = m.ShareFetchRequest(group_id=request.group_id, member_id=request.member_id)
+    assert (await talker.ask(2, opening)).error_code == 0
+    request.share_session_epoch = 1
+    topic = scene.node.broker.image.topics.get("t")
+    request.topics[0].topic_id = NO_TOPIC_ID if topic is None else topic.topic_id
 
 
 def texts(response: Any) -> set[str]:
@@ -288,9 +298,12 @@ def test_handler_follows_the_rules(tested: Case) -> None:
         for acls in choices(tested):
             if rules.CREATING in tested.when:
                 await admin.ask(5, REQUESTS["DeleteTopics"]())
-            authorizer.choose(acls)
             talker = await scene.connect(tested.address)
-            check(tested, acls, await talker.ask(tested.version, tested.request()))
+            request = tested.request()
+            if tested.api in OF_SHARE_MEMBERS:
+                await open_session(scene, talker, request)
+            authorizer.choose(acls)
+            check(tested, acls, await talker.ask(tested.version, request))
             talker.connection.close()
             authorizer.choose(ALL_ALLOWED)
 

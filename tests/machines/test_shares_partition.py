@@ -13,6 +13,8 @@ from moldau.machines.shares.state import RecordState, ShareState, StateBatch, St
 from moldau.machines.shares.window import DURABLE
 from moldau.model.errors import InvalidRecordState, InvalidRequest
 
+pytestmark = pytest.mark.proves("C8")
+
 ACCEPT, RELEASE, REJECT, RENEW = (
     AcknowledgeType.ACCEPT,
     AcknowledgeType.RELEASE,
@@ -86,6 +88,8 @@ def test_whole_batches_are_acquired_unless_the_limit_is_strict() -> None:
     strict = machine_of()
     assert strict.acquire("m1", read, limits(4, is_strict=True), 0.0) == [(0, 3, 1)]
     assert strict.next_fetch_offset() == 4
+    machine.release_member("m1")
+    assert machine.acquire("m1", read_of(machine, (0, 9)), limits(4, is_strict=True), 0.0) == [(0, 3, 2)]
 
 
 def test_acquired_ranges_are_split_at_batches_by_the_batch_size() -> None:
@@ -99,6 +103,7 @@ def test_accepted_records_move_the_start_offset_when_they_are_durable() -> None:
     acquire(machine, "m1", (0, 9))
     number = acknowledge(machine, "m1", 0, 5, ACCEPT)
     assert machine.next_write() == StateWrite(6, 0, ())
+    machine.expire_locks(0.0)
     assert machine.start_offset == 0
     assert machine.persisted() == number
     assert machine.start_offset == 6

@@ -1,10 +1,13 @@
 """Share partitions: invariants over any sequence of fetches, acknowledgements, expiries, writes and leader changes."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shares_scene import LOCK_MS, Scene
 
 from moldau.machines.shares.partition import AcknowledgeType, OffsetRange
+
+pytestmark = pytest.mark.proves("C8")
 
 MEMBERS = ("m1", "m2", "m3")
 

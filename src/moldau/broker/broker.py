@@ -44,6 +44,7 @@ from moldau.broker.runtime.rate_limited_logger import RateLimitedLogger
 from moldau.broker.runtime.record_sampler import RecordSamplers
 from moldau.broker.shares.network_persister import NetworkPersister
 from moldau.broker.shares.share_coordinator import ShareCoordinator
+from moldau.broker.shares.shares import Shares
 from moldau.broker.telemetry.client_telemetry import ClientTelemetry
 from moldau.broker.transactions.transaction_coordinator import Transactions
 from moldau.client.errors import check
@@ -176,6 +177,7 @@ class Broker:
         self.share_coordinator = ShareCoordinator(self, on_failure)
         self.share_persister = NetworkPersister(self, self.share_coordinator)
         self.groups = Groups(self, self.share_persister, on_failure)
+        self.shares = Shares(self, self.share_persister)
         self.transactions = Transactions(self, on_failure)
         self.metadata_publisher = MetadataPublisher(
             self._follow, lambda error: on_failure("following the metadata failed", error)
@@ -225,6 +227,8 @@ class Broker:
                 return
             self._has_joined, delta = True, delta_between(MetadataImage(), image)
         await self.partitions.follow(image, delta)
+        if delta.removed or delta.changed:
+            self.shares.remove_stale(image)
         await self.share_coordinator.follow(image, delta)
         await self.groups.follow(image, delta)
         await self.transactions.follow(image, delta)
@@ -317,6 +321,7 @@ class Broker:
         await self.failure_detector.close()
         await self.log_maintenance.stop()
         await self.metadata_publisher.close()
+        await self.shares.close()
         await self.transactions.close()
         await self.groups.close()
         await self.share_coordinator.close()

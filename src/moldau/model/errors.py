@@ -471,6 +471,18 @@ class InvalidRecordState(KafkaError):
     code = ErrorCode.INVALID_RECORD_STATE
 
 
+class ShareSessionNotFound(KafkaError):
+    code = ErrorCode.SHARE_SESSION_NOT_FOUND
+
+
+class InvalidShareSessionEpoch(KafkaError):
+    code = ErrorCode.INVALID_SHARE_SESSION_EPOCH
+
+
+class ShareSessionLimitReached(KafkaError):
+    code = ErrorCode.SHARE_SESSION_LIMIT_REACHED
+
+
 class SecurityDisabled(KafkaError):
     code = ErrorCode.SECURITY_DISABLED
 

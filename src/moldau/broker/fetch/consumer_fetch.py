@@ -84,7 +84,7 @@ async def handle(request: FetchRequest, context: ConsumerFetchContext) -> FetchR
     if read.beyond_end:
         await _check_leadership(read, fetch_context, context)
     for result in read.results.values():
-        if isinstance(result.records, FileSlice) and not _is_cached(result.records):
+        if isinstance(result.records, FileSlice) and not is_cached(result.records):
             await context.broker.executor.run(result.records.read)
     if usage is not None:
         usage.fetched(read.bytes)
@@ -149,7 +149,7 @@ def _confirm_leadership(
     return leading.leadership_check.confirm(LEADERSHIP_CHECK_MS_MAX)
 
 
-def _is_cached(records: FileSlice) -> bool:
+def is_cached(records: FileSlice) -> bool:
     """Whether the slice is in the page cache; a send must not block on the disk."""
     probed_bytes = 1 if records.length < PROBED_AT_ONE_PLACE_BYTES else records.length
     return records.file.is_cached(probed_bytes, records.position)

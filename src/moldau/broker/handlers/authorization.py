@@ -163,6 +163,8 @@ _GROUPS: Final[Mapping[str, tuple[Rule, ...]]] = {
     "ListGroups": (_or_cluster(Operation.DESCRIBE, _hidden(Operation.DESCRIBE, _GROUP)),),
     "DeleteGroups": (_item(Operation.DELETE, _GROUP),),
     "ConsumerGroupHeartbeat": (_request(Operation.READ, _GROUP), _request(Operation.DESCRIBE, _TOPIC)),
+    "ShareFetch": (_request(Operation.READ, _GROUP), _item(Operation.READ, _TOPIC)),
+    "ShareAcknowledge": (_request(Operation.READ, _GROUP), _item(Operation.READ, _TOPIC)),
     "ShareGroupHeartbeat": (_request(Operation.READ, _GROUP), _request(Operation.DESCRIBE, _TOPIC)),
     "ShareGroupDescribe": (_item(Operation.DESCRIBE, _GROUP), _item(Operation.DESCRIBE, _TOPIC)),
     "DescribeShareGroupOffsets": (

@@ -84,6 +84,8 @@ from moldau.broker.handlers import (
     renew_delegation_token,
     sasl_authenticate,
     sasl_handshake,
+    share_acknowledge,
+    share_fetch,
     share_group_describe,
     share_group_heartbeat,
     sync_group,
@@ -307,6 +309,8 @@ def _share_apis() -> list[Api]:
     apis = [
         _api(76, "ShareGroupHeartbeat", 1, 1, share_group_heartbeat, heartbeat_error),
         _api(77, "ShareGroupDescribe", 1, 1, share_group_describe),
+        _api(78, "ShareFetch", 1, 2, share_fetch),
+        _api(79, "ShareAcknowledge", 1, 2, share_acknowledge),
         _api(83, "InitializeShareGroupState", 0, 0, initialize_share_group_state),
         _api(84, "ReadShareGroupState", 0, 0, read_share_group_state),
         _api(85, "WriteShareGroupState", 0, 1, write_share_group_state),

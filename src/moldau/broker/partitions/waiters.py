@@ -3,10 +3,7 @@
 import asyncio
 import heapq
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, Protocol
-
-if TYPE_CHECKING:
-    from moldau.broker.partitions.partition import Partition
+from typing import Final, Protocol
 
 PURGE_FROM: Final = 1024  # from this size on, abandoned waiters are purged now and then
 
@@ -23,6 +20,13 @@ class FetchWatcher(Protocol):
         ...
 
 
+class Watched(Protocol):
+    """Tells its watchers about changes."""
+
+    @property
+    def watchers(self) -> dict[FetchWatcher, None]: ...
+
+
 class DelayedFetch:
     """A fetch with too few bytes, delayed until enough have arrived or its deadline."""
 
@@ -32,9 +36,9 @@ class DelayedFetch:
         self._needed_bytes = needed_bytes
         self.was_disturbed = False  # by something other than new bytes
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._partitions: list[Partition] = []
+        self._partitions: list[Watched] = []
 
-    def watch(self, partitions: Iterable["Partition"]) -> None:
+    def watch(self, partitions: Iterable[Watched]) -> None:
         for partition in partitions:
             self._partitions.append(partition)
             partition.watchers[self] = None

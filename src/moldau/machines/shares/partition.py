@@ -160,6 +160,13 @@ class SharePartitionMachine:
         """When `expire_locks` is due; some of these locks may have been released."""
         return self._deadlines[0][0] if self._deadlines else None
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether the durable state is all that is to be known."""
+        return not (
+            self.count(RecordState.ACQUIRED) or self._changed or self._must_write_start or self._written is not None
+        )
+
     # -- fetching
 
     def next_fetch_offset(self) -> int | None:

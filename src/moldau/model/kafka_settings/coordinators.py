@@ -131,7 +131,6 @@ SHARE_GROUPS: Final = (
     row("group.share.enable", BOOLEAN, False, "Enable share groups.", is_internal=True),
     row("group.share.assignors", LIST, ("simple",), "Assignors of share groups."),
     row("group.share.max.groups", SHORT, 10, "Maximum number of share groups.", at_least=1, at_most=100),
-    row("group.share.max.share.sessions", INT, 2000, "Maximum number of share sessions per broker.", at_least=1),
     row(
         "group.share.persister.class.name",
         STRING,

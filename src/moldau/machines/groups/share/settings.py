@@ -83,6 +83,14 @@ class ShareGroupSettings:
         has_effect=False,
         doc="Maximum number of members of a share group.",
     )
+    group_share_max_share_sessions: int = setting(
+        "group.share.max.share.sessions",
+        2000,
+        kind=Kind.INT,
+        at_least=1,
+        has_effect=False,
+        doc="Maximum number of share sessions per broker.",
+    )
     group_share_initialize_retry_interval_ms: int = setting(
         "group.share.initialize.retry.interval.ms",
         30 * SECOND_MS,
