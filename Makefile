@@ -75,6 +75,11 @@ test-console: $(DEV_STAMP) ## the web console in a real browser; needs chromium
 	$(BIN)/pip install --quiet --editable '.[browser]'
 	$(PYTEST) extra/console
 
+.PHONY: fuzz-security
+fuzz-security: $(DEV_STAMP) ## mutated SASL exchanges and TLS handshakes: EXCHANGES=100000 of each
+	SASL_SEEDS=$$(( ($(or $(EXCHANGES),100000) + 399) / 400 )) TLS_HANDSHAKES=$(or $(EXCHANGES),100000) \
+	  $(PYTEST) tests/hostile/test_hostile_sasl.py tests/hostile/test_hostile_tls.py --timeout 3600
+
 .PHONY: soak-groups
 soak-groups: $(DEV_STAMP) ## groups under faults: RUNS=100 lives of consumers and brokers that are killed and paused
 	GROUP_FAULT_RUNS=$(or $(RUNS),100) $(PYTEST) tests/clients/test_groups_under_faults.py

@@ -1,6 +1,7 @@
 """Mutated SASL exchanges: none authenticates, changes state or meets a bug, and each ends within bounds."""
 
 import asyncio
+import os
 import random
 import struct
 
@@ -19,6 +20,7 @@ from moldau.wire.messages import (
 )
 
 EXCHANGES = 400
+SEEDS = int(os.environ.get("SASL_SEEDS", "3"))  # `make fuzz-security` sets more
 TOPIC = CreateTopicsRequest(
     topics=[CreateTopicsRequest.CreatableTopic(name="t", num_partitions=1, replication_factor=1)]
 )
@@ -57,7 +59,7 @@ def exchange(rng: random.Random) -> list[bytes]:
     return frames
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_mutated_exchange_authenticates_no_peer_and_changes_nothing(seed: int) -> None:
     async def script(scene: Scene) -> None:
         rng, broker = random.Random(seed), scene.node.broker
