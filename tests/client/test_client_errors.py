@@ -6,7 +6,7 @@ import pytest
 
 from moldau.client.addresses import parse_bootstrap
 from moldau.client.backoff import Backoff
-from moldau.client.errors import RETRIABLE, STALE_METADATA, cannot_reach, check, error_of
+from moldau.client.errors import RETRIABLE, STALE_METADATA, ConnectionLost, cannot_reach, check, error_of
 from moldau.model.errors import ErrorCode, KafkaError, OffsetOutOfRange
 from moldau.model.ids import Address
 
@@ -84,3 +84,13 @@ def test_unreachable_error_names_addresses_with_a_hint() -> None:
     )
     assert "cannot reach a:1: connection timed out after 10 s; cannot reach b:2: no route to host" in str(far)
     assert "moldau start" not in str(far)
+
+
+def test_unreachable_error_groups_addresses_by_cause_and_has_no_hint_where_a_broker_responds() -> None:
+    lost = [
+        (Address("a", port), ConnectionLost(f"lost the connection to a:{port}: the broker closed it", was_sent=False))
+        for port in (1, 2)
+    ]
+    assert str(cannot_reach(lost)) == "cannot reach a:1, a:2: the broker closed it"
+    tls = [(Address("localhost", 9093), OSError("TLS handshake failed: certificate rejected"))]
+    assert str(cannot_reach(tls)) == "cannot reach localhost:9093: TLS handshake failed: certificate rejected"

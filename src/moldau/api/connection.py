@@ -11,12 +11,14 @@ from moldau.api.publisher import Publisher
 from moldau.api.types import Failed, Headers, Message, Place, Value, checked_name, checked_settings
 
 TIMEOUT_S: Final = 30.0
+LOG_LEVEL: Final = 5  # as of syslog: notices and worse
 ONLY: Final = "the only one"
 
 
 def connect(bootstrap_servers: str = "localhost:9092", **config: Any) -> "Connection":
     """Connect to a cluster. Further arguments are librdkafka settings with `_` for `.` (`security_protocol="SSL"`)."""
-    return Connection({"bootstrap.servers": bootstrap_servers, **_dotted(config)})
+    # librdkafka prints its log to standard error; its notes on telemetry and the like are of no use there.
+    return Connection({"bootstrap.servers": bootstrap_servers, "log_level": LOG_LEVEL, **_dotted(config)})
 
 
 def _dotted(config: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,8 @@ import typer
 
 from moldau.cli.files import read_text
 from moldau.cli.options import BOOTSTRAP_DEFAULT, BootstrapIfGiven, pairs
+from moldau.model.errors import InvalidConfig
+from moldau.model.jaas import parse_jaas
 from moldau.node.properties import read_properties
 
 COMMAND_CONFIG_VARIABLE: Final = "MOLDAU_COMMAND_CONFIG"
@@ -39,6 +41,18 @@ _settings: dict[str, str] = {}  # of the command that runs
 def client_settings() -> Mapping[str, str]:
     """The client settings of the command that runs."""
     return _settings
+
+
+def user_name() -> str | None:
+    """The user as whom the command authenticates by SASL, if the settings name one."""
+    from moldau.client.security_settings import JAAS, USERNAME
+
+    if USERNAME in _settings or not _settings.get(JAAS):
+        return _settings.get(USERNAME)
+    try:
+        return parse_jaas(_settings[JAAS]).username
+    except InvalidConfig:
+        return None
 
 
 def use_client_settings(settings: Mapping[str, str]) -> None:

@@ -6,10 +6,17 @@ import re
 import socket
 from typing import Final
 
-from moldau.model.errors import InvalidConfig, KafkaError
+from moldau.model.errors import ErrorCode, InvalidConfig, KafkaError
 from moldau.model.ids import Address
 
 DEBUG_VARIABLE: Final = "MOLDAU_DEBUG"
+_DENIALS: Final = (
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+)
 
 
 class CommandError(Exception):
@@ -37,7 +44,7 @@ def as_command_error(error: Exception) -> CommandError | None:
         case InvalidConfig():
             return usage_error(error.message)
         case KafkaError():
-            return CommandError(error.message)
+            return CommandError(error.message + _advice(error))
         case OSError():
             return CommandError(_describe(error))
         case UnicodeEncodeError():
@@ -46,6 +53,19 @@ def as_command_error(error: Exception) -> CommandError | None:
             return _encoding_error(error)
         case _:
             return None
+
+
+def _advice(error: KafkaError) -> str:
+    """What to do about a rejected user."""
+    from moldau.cli.client_options import user_name
+
+    user = user_name()
+    if error.code is ErrorCode.SASL_AUTHENTICATION_FAILED:
+        return f" (user {user}: check name and password in the client settings)" if user else ""
+    if error.code not in _DENIALS:
+        return ""
+    principal = f" --principal User:{user}" if user else ""
+    return f" An administrator can allow it by an ACL: moldau acl allow{principal} …"
 
 
 def _encoding_error(error: ValueError) -> CommandError | None:

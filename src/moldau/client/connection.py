@@ -32,6 +32,7 @@ from moldau.wire import codec, framing, messages
 API_VERSIONS: Final = 18
 PRODUCE: Final = 0
 CORRELATION_ID_MAX: Final = 2**31 - 1
+FIRST_CORRELATION_ID: Final = 1  # of a request, on a connection that needs only ApiVersions before
 RENEWED_AFTER: Final = 0.85  # share of a session's lifetime; as in Kafka's clients, without their jitter
 
 _INT32 = struct.Struct(">i")
@@ -237,8 +238,19 @@ class ClientConnection:
             return []
         cause = reason or "the broker closed it"
         if self.phase is Phase.NEGOTIATING:
-            cause += " while versions were negotiated (is it a Kafka listener, with the right security protocol?)"
+            cause += f" while versions were negotiated: is it a Kafka listener? {self._protocol_question()}"
+        elif self.phase is Phase.READY and not reason and self._awaits_first_response():
+            cause += f" before its first response: {self._protocol_question()}"
         return self._end(f"lost the connection to {self._peer}: {cause}")
+
+    def _awaits_first_response(self) -> bool:
+        return bool(self._in_flight) and self._in_flight[0].correlation_id == FIRST_CORRELATION_ID
+
+    def _protocol_question(self) -> str:
+        """Ask about the most likely cause of a connection that is closed at once."""
+        protocol = self._settings.security.protocol
+        needed = "authentication (SASL)" if protocol.needs_tls else "TLS" if protocol.needs_sasl else "TLS or passwords"
+        return f"does it require {needed}, and not security.protocol={protocol.name}?"
 
     # Requests
 

@@ -1,6 +1,6 @@
 """Client errors: their messages, and which of them are retriable."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final
 
 from moldau.model.errors import ErrorCode, KafkaError
@@ -110,14 +110,25 @@ def check(code: int, message: str | None = None) -> None:
         raise error_of(code, message)
 
 
-def cannot_reach(failures: Iterable[tuple[Address, BaseException]]) -> Unreachable:
-    """Build a one-line error: the addresses, the causes, and a hint."""
-    causes = [f"cannot reach {address}: {_why(error)}" for address, error in failures]
-    is_local = all("localhost" in each or "127.0.0.1" in each or "[::1]" in each for each in causes)
+def cannot_reach(failures: Sequence[tuple[Address, BaseException]]) -> Unreachable:
+    """Build a one-line error: the addresses by cause, and a hint if brokers may not be running."""
+    by_cause: dict[str, list[str]] = {}
+    for address, error in failures:
+        cause = _why(error).removeprefix(f"lost the connection to {address}: ")
+        by_cause.setdefault(cause, []).append(str(address))
+    text = "; ".join(f"cannot reach {', '.join(addresses)}: {cause}" for cause, addresses in by_cause.items())
+    if not any(_may_be_down(error) for _, error in failures):
+        return Unreachable(text)
+    is_local = all(address.host in ("localhost", "127.0.0.1", "::1") for address, _ in failures)
     hint = (
         "; is the broker running? try: moldau start" if is_local else "; is the address right and the broker running?"
     )
-    return Unreachable("; ".join(causes) + hint)
+    return Unreachable(text + hint)
+
+
+def _may_be_down(error: BaseException) -> bool:
+    """Whether no broker may be there: errors of TLS and of the settings have no number."""
+    return isinstance(error, TimeoutError) or (isinstance(error, OSError) and error.errno is not None)
 
 
 def cannot_reach_broker(node: int, address: Address, error: BaseException) -> Unreachable:

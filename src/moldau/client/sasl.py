@@ -22,7 +22,13 @@ from moldau.machines.access.scram import (
     nonce_of,
     salted_password,
 )
-from moldau.model.errors import ErrorCode, InvalidConfig, SaslAuthenticationFailed, UnsupportedSaslMechanism
+from moldau.model.errors import (
+    ErrorCode,
+    IllegalSaslState,
+    InvalidConfig,
+    SaslAuthenticationFailed,
+    UnsupportedSaslMechanism,
+)
 from moldau.model.ids import Address
 from moldau.wire.messages import SaslAuthenticateRequest, SaslHandshakeRequest
 
@@ -35,6 +41,10 @@ def _handshake(mechanism: str, address: Address) -> Generator[Any, Any, None]:
     if response.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
         offered = ", ".join(response.mechanisms) or "none"
         raise UnsupportedSaslMechanism(f"{address} does not offer {mechanism}; it offers {offered}.")
+    if response.error_code == ErrorCode.ILLEGAL_SASL_STATE:
+        raise IllegalSaslState(
+            f"{address} has a listener without SASL: set security.protocol to PLAINTEXT or SSL, or use another port."
+        )
     check(response.error_code)
 
 

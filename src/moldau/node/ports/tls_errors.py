@@ -18,6 +18,14 @@ _HINTS: Final = {
     "wrong version number": "the peer does not speak TLS: is its listener or client plain text (security.protocol)?",
     "http request": "the peer sent a plain HTTP request",
 }
+_UNTRUSTED: Final = ": ssl.truststore.location must contain the authority that has signed it"
+# By OpenSSL's code of a failed verification.
+_ADVICE: Final = {
+    10: ": renew it, and replace the file of ssl.keystore.location",
+    **dict.fromkeys((18, 19, 20, 21), _UNTRUSTED),
+    62: " (the certificate must name the host; see ssl.endpoint.identification.algorithm)",
+    64: " (the certificate must name the address; see ssl.endpoint.identification.algorithm)",
+}
 _PLAIN_STARTS: Final = ((b"GET ", "HTTP"), (b"POST", "HTTP"), (b"HEAD", "HTTP"), (b"PUT ", "HTTP"), (b"SSH-", "SSH"))
 HANDSHAKE_RECORD: Final = 0x16
 ALERT_RECORD: Final = 0x15
@@ -26,7 +34,7 @@ ALERT_RECORD: Final = 0x15
 def explain(error: ssl.SSLError) -> str:
     """Return the cause of a failed handshake or of a broken connection."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"certificate rejected: {error.verify_message}"
+        return f"certificate rejected: {error.verify_message}{_ADVICE.get(error.verify_code, '')}"
     reason = (error.reason or error.strerror or str(error)).replace("_", " ").lower()
     hint = _HINTS.get(reason)
     return f"{hint} ({reason})" if hint else reason
