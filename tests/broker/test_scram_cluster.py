@@ -12,7 +12,7 @@ from moldau.model.errors import InvalidConfig
 from moldau.model.ports import Ports
 from moldau.node.node import Node
 from moldau.node.scram_argument import parse_scram_user, parse_scram_users
-from moldau.wire.messages import FindCoordinatorRequest
+from moldau.wire.messages import FindCoordinatorRequest, UserScramCredentialRecord
 
 SHA_256, SHA_512 = ScramMechanism
 NODE = ScramUser("node", SHA_512)
@@ -114,7 +114,9 @@ def test_bootstrap_file_of_a_cluster_is_read_as_it_was_written() -> None:
     async def script(cluster: Cluster) -> None:
         disk = cluster.nodes[1]._ports.disk
         records = read_bootstrap(disk, "/data")
-        assert [(each.name, each.mechanism, each.iterations) for each in records] == [("node", 2, 4096)]
+        (user,) = records
+        assert isinstance(user, UserScramCredentialRecord)
+        assert (user.name, user.mechanism, user.iterations) == ("node", 2, 4096)
         assert read_bootstrap(disk, "/elsewhere") == []
 
     on_cluster(script, roles=("broker,controller",), settings=BOTH_LISTENERS, kind=ScramCluster)

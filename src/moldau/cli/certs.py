@@ -51,7 +51,7 @@ def create(
     names = client or []
     _check_names(names)
     try:
-        authority = _authority(directory, days)
+        authority = load_or_create_authority(directory, days)
         files = {NODE_NAME: authority.issue(NODE_NAME, list(dict.fromkeys([*LOCAL_HOSTS, *(host or ())])), days=days)}
         files |= {name: authority.issue(name, days=days) for name in names}
     except CertificateError as error:
@@ -72,7 +72,8 @@ def _check_names(names: list[str]) -> None:
             raise usage_error(f"--client {name!r} cannot be the name of a file {name}.pem here")
 
 
-def _authority(directory: Path, days: int) -> Authority:
+def load_or_create_authority(directory: Path, days: int) -> Authority:
+    """Return the authority in this directory; a new one is valid for at least a year."""
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     if (directory / AUTHORITY_FILE).exists():
         return Authority.load(directory)

@@ -14,6 +14,7 @@ from moldau.cli.standard_streams import ignore_full_disk
 
 if TYPE_CHECKING:
     from moldau.cli.local.layout import LocalCluster
+    from moldau.cli.local.security import ClusterSecurity
     from moldau.cli.local.supervisor import RunningNode
 
 app = typer.Typer()
@@ -41,6 +42,9 @@ def up(
     settings: Annotated[
         list[str] | None, typer.Option("-c", metavar="KEY=VALUE", help="A setting of all nodes, by Kafka's name.")
     ] = None,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="TLS, users with passwords and ACLs; writes settings for clients.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not show the nodes' log lines.")] = False,
 ) -> None:
     """Run a cluster on this machine until it is stopped (Ctrl-C, SIGTERM).
@@ -49,13 +53,24 @@ def up(
     """
     from moldau.cli.local.layout import LocalCluster
     from moldau.cli.local.preflight import check_folders_and_ports
+    from moldau.cli.local.security import ClusterSecurity
 
     given = pairs(settings, "-c")
-    cluster = LocalCluster.open(data, brokers=brokers, port=port, settings=given, check=check_folders_and_ports)
-    _run(cluster, restart, quiet)
+    security = ClusterSecurity.open(data, is_wanted=secure)
+    cluster = LocalCluster.open(
+        data,
+        brokers=brokers,
+        port=port,
+        settings=given if security is None else security.node_settings | given,
+        scram_users=None if security is None else security.scram_users,
+        acls=() if security is None else security.acls,
+        check=check_folders_and_ports,
+        prepare=lambda cluster: None if security is None else security.write(cluster.bootstrap_servers),
+    )
+    _run(cluster, security, restart, quiet)
 
 
-def _run(cluster: "LocalCluster", restarts: bool, is_quiet: bool) -> None:
+def _run(cluster: "LocalCluster", security: "ClusterSecurity | None", restarts: bool, is_quiet: bool) -> None:
     from moldau.cli.local.supervisor import Supervisor
 
     def log(line: str) -> None:
@@ -64,7 +79,7 @@ def _run(cluster: "LocalCluster", restarts: bool, is_quiet: bool) -> None:
 
     def announce(running: "list[RunningNode]") -> None:
         with ignore_full_disk(sys.stdout):
-            _announce(cluster, running)
+            _announce(cluster, security, running)
 
     async def supervise() -> None:
         await Supervisor(cluster, note=note, log=log, restarts=restarts).run(announce)
@@ -72,22 +87,40 @@ def _run(cluster: "LocalCluster", restarts: bool, is_quiet: bool) -> None:
     run_async(supervise())
 
 
-def _announce(cluster: "LocalCluster", running: "list[RunningNode]") -> None:
+def _announce(cluster: "LocalCluster", security: "ClusterSecurity | None", running: "list[RunningNode]") -> None:
     servers = cluster.bootstrap_servers
     first = servers.split(",")[0]
-    option = "" if first == "localhost:9092" else f" -b {first}"
+    option = "" if first == "localhost:9092" or security is not None else f" -b {first}"
     print(f"moldau {__version__}: {len(cluster.nodes)} brokers serve on {servers}")
     print(f"  data  {cluster.folder} (cluster {cluster.state.cluster_id})")
     print()
     show_table(COLUMNS, [_row(each) for each in running], numbers=("node", "pid"))
     print()
-    print(f"  try   moldau cluster health{option}")
+    if security is not None:
+        _announce_clients(security)
+    print(f"{'  try' if security is None else '     '}   moldau cluster health{option}")
     print(f"        moldau topic create orders --partitions 6{option}")
     print(f"        echo hello | moldau produce orders{option}")
     print(f"        moldau topic describe orders{option}")
     if len(running) > 1:
         print(f"        kill -9 {running[1].pid}  # node {running[1].node.node_id} fails, the others take over")
     print("  stop  Ctrl-C")
+
+
+def _announce_clients(security: "ClusterSecurity") -> None:
+    """Print how each client connects. Passwords stay in files, because output is often kept."""
+    from moldau.cli.local.security import ADMIN, APP
+
+    settings = f'json.load(open("{security.client_file(APP, "json")}"))'
+    print(f"  TLS and passwords: {ADMIN} may do everything, {APP} may produce and consume. Clients connect with")
+    print(f"        moldau            --command-config {security.client_file(APP)}")
+    print(f"        kcat              -F {security.client_file(APP, 'kcat')}")
+    print(f"        Java, Kafka tools {security.client_file(APP)}")
+    print(f'        confluent-kafka   Producer({settings}["confluent_kafka"])')
+    print(f'        kafka-python      KafkaProducer(**{settings}["kafka_python"])')
+    print(f'        Spark             spark.read.format("moldau").options(**{settings}["spark"])')
+    print()
+    print(f"  try   export MOLDAU_COMMAND_CONFIG={security.client_file(ADMIN)}")
 
 
 def _row(running: "RunningNode") -> tuple[object, ...]:

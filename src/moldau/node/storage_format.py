@@ -1,6 +1,7 @@
 """Formatting a data directory: its identity, and the initial voters of the quorum (KIP-853)."""
 
 import re
+from collections.abc import Sequence
 from enum import Enum
 from typing import Final
 
@@ -8,6 +9,7 @@ from moldau.broker.drivers.bootstrap_file import Credentials, write_bootstrap
 from moldau.broker.drivers.metadata_log import FOLDER, make_metadata_folder
 from moldau.broker.drivers.metadata_snapshots import bootstrap_snapshot
 from moldau.broker.drivers.quorum_state import QuorumState, write_quorum_state
+from moldau.machines.access.acls import AclBinding
 from moldau.machines.raft import Endpoints, Voter, VoterSet
 from moldau.model.errors import InvalidConfig
 from moldau.model.ids import NodeId
@@ -66,6 +68,7 @@ def format_log_dir(
     voters: VoterSet | InitialVoters = InitialVoters.UNSPECIFIED,
     endpoints: Endpoints = (),
     scram_users: Credentials | None = None,
+    acls: Sequence[AclBinding] = (),
 ) -> MetaProperties:
     """Format a data directory. Voters and users are written first: the identity marks the directory as formatted."""
     own = voters.get(NodeId(node_id)) if isinstance(voters, VoterSet) else None
@@ -81,8 +84,9 @@ def format_log_dir(
         write_initial_voters(disk, log_dir, voters, clock.wall_ms())
     elif voters is InitialVoters.NONE:
         write_no_voters(disk, log_dir)
-    if scram_users:
-        write_bootstrap(disk, log_dir.path, scram_users, clock.wall_ms())
+    if scram_users or acls:
+        by_id = {random_id(random): each for each in acls}
+        write_bootstrap(disk, log_dir.path, scram_users or {}, clock.wall_ms(), by_id)
     return identify(log_dir, node_id, random, cluster_id, directory_id=directory_id)
 
 

@@ -17,17 +17,6 @@ PASSWORD: Final = "password of tester"
 PASSWORDS: Final = {credentials.NODE_USER: "password of node", USER: PASSWORD}
 SUPER_USERS: Final = f"User:{credentials.NODE_USER};User:{USER}"
 
-# librdkafka's names, and kafka-python's for the same.
-_PYTHON_NAMES: Final = {
-    "security.protocol": "security_protocol",
-    "ssl.ca.location": "ssl_cafile",
-    "ssl.certificate.location": "ssl_certfile",
-    "ssl.key.location": "ssl_keyfile",
-    "sasl.mechanism": "sasl_mechanism",
-    "sasl.username": "sasl_plain_username",
-    "sasl.password": "sasl_plain_password",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class BrokerSecurity:
@@ -72,4 +61,4 @@ class BrokerSecurity:
 
     @property
     def kafka_python_settings(self) -> dict[str, str]:
-        return {_PYTHON_NAMES[name]: text for name, text in self.librdkafka_settings.items()}
+        return credentials.kafka_python_settings(self.librdkafka_settings)

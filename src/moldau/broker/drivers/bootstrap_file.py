@@ -1,15 +1,16 @@
 """The file `bootstrap.checkpoint` of a formatted directory: records with which the metadata of a new cluster begins.
 
-Apache Kafka writes and reads the same file. Of its records, those of SCRAM users are used here: they let the first
-clients and nodes authenticate. Features are chosen by the first active controller.
+Apache Kafka writes and reads the same file. Of its records, those of SCRAM users and ACLs are used here: they let the
+first clients and nodes authenticate and be authorized. Features are chosen by the first active controller.
 """
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Final
 
 from moldau.broker.drivers.metadata_batches import read_records
 from moldau.broker.drivers.metadata_snapshots import SnapshotId, snapshot_batches
 from moldau.broker.drivers.quorum_records import snapshot_header
+from moldau.machines.access.acls import AclBinding
 from moldau.machines.access.scram import ScramCredential, ScramUser
 from moldau.machines.metadata.credentials import credential_of_record
 from moldau.machines.metadata.features import bootstrap_records
@@ -22,23 +23,27 @@ from moldau.storage.files import replace_file
 from moldau.wire import messages
 
 NAME: Final = "bootstrap.checkpoint"
+NO_ACLS: Final[Mapping[bytes, AclBinding]] = {}
 Credentials = dict[ScramUser, ScramCredential]
+_USED: Final = (messages.UserScramCredentialRecord, messages.AccessControlEntryRecord)
 
 
-def write_bootstrap(disk: Disk, data_folder: str, credentials: Credentials, now_ms: int) -> None:
+def write_bootstrap(
+    disk: Disk, data_folder: str, credentials: Credentials, now_ms: int, acls: Mapping[bytes, AclBinding] = NO_ACLS
+) -> None:
     """Write the file. It has features too, without which Kafka does not accept it."""
     features = {
         each.name: each.feature_level
         for each in bootstrap_records(MetadataSettings())
         if isinstance(each, messages.FeatureLevelRecord)
     }
-    image = MetadataImage(features=features, scram_credentials=credentials)
+    image = MetadataImage(features=features, scram_credentials=credentials, acls=acls)
     batches = snapshot_batches(SnapshotId(0, 0), image, [snapshot_header(now_ms)], now_ms)
     replace_file(disk, f"{data_folder}/{NAME}", b"".join(batches))
 
 
-def read_bootstrap(disk: Disk, data_folder: str) -> list[messages.UserScramCredentialRecord]:
-    """Return the records of SCRAM users in the file, none if there is no file."""
+def read_bootstrap(disk: Disk, data_folder: str) -> list[Record]:
+    """Return the records of SCRAM users and ACLs in the file, none if there is no file."""
     path = f"{data_folder}/{NAME}"
     if not disk.exists(path):
         return []
@@ -46,7 +51,7 @@ def read_bootstrap(disk: Disk, data_folder: str) -> list[messages.UserScramCrede
         records = [record for _, record in read_records(disk.read(path))]
     except KafkaError as error:
         raise OSError(f"{path} cannot be read: {error}") from None
-    return [each for each in records if isinstance(each, messages.UserScramCredentialRecord)]
+    return [each for each in records if isinstance(each, _USED)]
 
 
 async def replayed_credentials(

@@ -18,6 +18,17 @@ _MODULES: Final = {
     SCRAM.sasl_name: "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
 
+# librdkafka's names, and kafka-python's for the same.
+_PYTHON_NAMES: Final = {
+    "security.protocol": "security_protocol",
+    "ssl.ca.location": "ssl_cafile",
+    "ssl.certificate.location": "ssl_certfile",
+    "ssl.key.location": "ssl_keyfile",
+    "sasl.mechanism": "sasl_mechanism",
+    "sasl.username": "sasl_plain_username",
+    "sasl.password": "sasl_plain_password",
+}
+
 
 def write_node_certificate(authority: Authority, directory: Path) -> None:
     """Write the certificate of all nodes of this machine."""
@@ -69,6 +80,10 @@ def librdkafka_of_clients(directory: Path, protocol: str) -> dict[str, str]:
 
 def librdkafka_sasl(mechanism: str, user: str, password: str) -> dict[str, str]:
     return {"sasl.mechanism": mechanism, "sasl.username": user, "sasl.password": password}
+
+
+def kafka_python_settings(librdkafka: Mapping[str, str]) -> dict[str, str]:
+    return {_PYTHON_NAMES[name]: text for name, text in librdkafka.items()}
 
 
 def scram_credentials(passwords: Mapping[str, str], randbytes: Callable[[int], bytes]) -> Credentials:

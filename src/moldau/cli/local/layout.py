@@ -13,7 +13,7 @@ P + 10 000 …    controllers; P - 10 000 … if these would reach 32 768, the k
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, Self
@@ -22,6 +22,7 @@ from moldau.broker.configs.declarations import broker_setting
 from moldau.broker.drivers.bootstrap_file import Credentials
 from moldau.cli.errors import CommandError, usage_error
 from moldau.cli.files import read_identity, write_private
+from moldau.machines.access.acls import AclBinding
 from moldau.machines.raft import Voter, VoterSet
 from moldau.model.ids import Address, NodeId
 from moldau.model.listeners import SecurityProtocol
@@ -123,12 +124,14 @@ class LocalCluster:
         controller_port: int | None = None,
         settings: Mapping[str, str] | None = None,
         scram_users: Credentials | None = None,
+        acls: Sequence[AclBinding] = (),
         check: Callable[[Self], None] = lambda _: None,
+        prepare: Callable[[Self], None] = lambda _: None,
     ) -> Self:
         """Open the cluster in this directory, or create one if there is none; format data directories.
 
-        A new cluster begins with `scram_users`. `check` may raise before anything is written, so that a rejected port
-        is not saved.
+        A new cluster begins with `scram_users` and `acls`. `check` may raise before anything is written, so that a
+        rejected port is not saved; then `prepare` may write files that the nodes need.
         """
         state = _saved_or_new_state(folder, brokers, port, controller_port)
         if state.port + state.brokers - 1 > PORT_MAX:
@@ -136,7 +139,9 @@ class LocalCluster:
         nodes = tuple(_node(folder, host_of, state, node_id, settings or {}) for node_id in _ids(state))
         cluster = cls(folder, state, nodes)
         check(cluster)
-        cluster._write(_first_voters(state, host_of), scram_users or {})
+        folder.mkdir(parents=True, exist_ok=True)
+        prepare(cluster)
+        cluster._write(_first_voters(state, host_of), scram_users or {}, acls)
         return cluster
 
     @property
@@ -146,10 +151,9 @@ class LocalCluster:
     def node(self, node_id: int) -> LocalNode:
         return self.nodes[node_id - 1]
 
-    def _write(self, voters: VoterSet, scram_users: Credentials) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+    def _write(self, voters: VoterSet, scram_users: Credentials, acls: Sequence[AclBinding]) -> None:
         for node in self.nodes:
-            _format(node, self.state.cluster_id, voters, scram_users)
+            _format(node, self.state.cluster_id, voters, scram_users, acls)
             write_private(node.settings_file, format_properties(node.settings))  # settings may be passwords
         self.state.write(self.folder / STATE_FILE)  # last: it marks a complete cluster
 
@@ -252,14 +256,14 @@ def _first_voters(state: ClusterState, host_of: HostOf) -> VoterSet:
     )
 
 
-def _format(node: LocalNode, cluster_id: str, voters: VoterSet, users: Credentials) -> None:
+def _format(node: LocalNode, cluster_id: str, voters: VoterSet, users: Credentials, acls: Sequence[AclBinding]) -> None:
     """Format a new data directory; reject one that belongs to another node or cluster."""
     known = read_identity(node.folder)
     if known is not None:
         _check(node, known, cluster_id)
         return
     of_node = voters if node.is_controller else InitialVoters.UNSPECIFIED
-    format_data_directory(node.folder, node.node_id, cluster_id, voters=of_node, scram_users=users)
+    format_data_directory(node.folder, node.node_id, cluster_id, voters=of_node, scram_users=users, acls=acls)
 
 
 def format_data_directory(
@@ -269,6 +273,7 @@ def format_data_directory(
     *,
     voters: VoterSet | InitialVoters = InitialVoters.UNSPECIFIED,
     scram_users: Credentials | None = None,
+    acls: Sequence[AclBinding] = (),
 ) -> None:
     disk = SystemDisk(Capabilities.detect())
     log_dir = LogDir.open(disk, str(path))
@@ -282,6 +287,7 @@ def format_data_directory(
             cluster_id=cluster_id,
             voters=voters,
             scram_users=scram_users,
+            acls=acls,
         )
     finally:
         log_dir.close()
