@@ -1,5 +1,6 @@
 """Lag of consumer groups, and plans to reset their offsets."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +12,7 @@ from moldau.cli.positions import parse_position
 from moldau.client.groups import DescribedGroup, Groups
 from moldau.client.metadata import TopicView
 from moldau.client.positions import AtTime, Extent, extents, resolve
+from moldau.client.share_groups import ShareGroups
 from moldau.client.types import LATEST, Isolation
 from moldau.model.ids import TopicPartition
 from moldau.node.ports.clock import SystemClock
@@ -64,6 +66,54 @@ async def progress(groups: Groups, described: DescribedGroup) -> list[Progress]:
     return rows
 
 
+class ShareProgress(NamedTuple):
+    """One partition of a share group."""
+
+    topic: str
+    partition: int
+    start: int | None
+    lag: int | None
+    members: int
+
+
+async def share_progress(groups: Groups, described: DescribedGroup) -> list[ShareProgress]:
+    """Return every partition of a share group with its start offset, lag and number of members."""
+    offsets = await ShareGroups(groups.client).start_offsets(described.group)
+    counts = Counter(place for member in described.members for place in member.partitions)
+    return [
+        ShareProgress(place.topic, place.partition, start.offset, start.lag, counts[place])
+        for place, start in sorted(offsets.items())
+    ]
+
+
+async def committed_offsets(groups: Groups, group: str, *, is_share_group: bool) -> dict[TopicPartition, int]:
+    """Return committed offsets, or the start offsets of a share group that has begun to read."""
+    if not is_share_group:
+        return await groups.offsets(group)
+    offsets = await ShareGroups(groups.client).start_offsets(group)
+    return {place: start.offset for place, start in offsets.items() if start.offset is not None}
+
+
+async def set_offsets(
+    groups: Groups, group: str, offsets: Mapping[TopicPartition, int], *, is_share_group: bool
+) -> None:
+    """Commit offsets, or set the start offsets of a share group."""
+    if is_share_group:
+        await ShareGroups(groups.client).alter(group, offsets)
+    else:
+        await groups.commit(group, offsets)
+
+
+async def delete_start_offsets(groups: Groups, group: str, topics: list[str]) -> None:
+    """Delete the start offsets of whole topics of a share group."""
+    for text in topics:
+        if ":" in text:
+            raise usage_error(f"--topic {text}: start offsets of share groups are deleted by whole topics")
+    failed = await ShareGroups(groups.client).delete_offsets(group, set(topics))
+    if failed:
+        raise CommandError("; ".join(f"{name}: {error.message}" for name, error in sorted(failed.items())))
+
+
 async def _ends(groups: Groups, places: list[TopicPartition]) -> dict[TopicPartition, int]:
     """Return end offsets, of partitions that exist and have a leader."""
     there = {view.name: view for view in await groups.client.describe_topics()}
@@ -77,9 +127,8 @@ def _has_leader(groups: Groups, topic: TopicView, place: TopicPartition) -> bool
     return partition is not None and partition.leader in groups.client.metadata.brokers
 
 
-async def plan(groups: Groups, group: str, wanted: Plan) -> list[Move]:
+async def plan(groups: Groups, committed: Mapping[TopicPartition, int], wanted: Plan) -> list[Move]:
     """Return each partition with its committed and its new offset."""
-    committed = await groups.offsets(group)
     if wanted.from_file is not None:
         targets = _read_file(wanted.from_file)
         known = await _extents(groups, targets)

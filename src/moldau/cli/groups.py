@@ -1,5 +1,6 @@
 """`moldau group`: list, describe, members, reset-offsets, delete, delete-offsets."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -47,12 +48,17 @@ def list_groups(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = F
 
 @app.command()
 def describe(group: Group, bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = False) -> None:
-    """Show a group's committed offsets, lag and members by partition."""
-    from moldau.cli.group_offsets import progress
+    """Show a group's committed offsets (of a share group: start offsets), lag and members by partition."""
+    from moldau.cli.group_offsets import Progress, ShareProgress, progress, share_progress
 
     async def work(groups: "Groups") -> None:
         described = await _described(groups, group)
-        rows = await progress(groups, described)
+        rows: Sequence[Progress | ShareProgress]
+        columns: tuple[str, ...]
+        if described.is_share_group:
+            rows, columns = await share_progress(groups, described), ShareProgress._fields
+        else:
+            rows, columns = await progress(groups, described), Progress._fields
         if json:
             show_json(
                 {
@@ -67,8 +73,8 @@ def describe(group: Group, bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, jso
             )
             return
         note(f"{group}: {described.state}, {len(described.members)} members, {described.protocol} protocol")
-        columns = ("topic", "partition", "committed", "end", "lag", "member", "host")
-        show_table(columns, rows, numbers=("partition", "committed", "end", "lag"))
+        numbers = {"partition", "committed", "start", "end", "lag", "members"}
+        show_table(columns, rows, numbers=tuple(each for each in columns if each in numbers))
 
     _run(bootstrap_servers, work)
 
@@ -125,8 +131,8 @@ def reset_offsets(
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
     json: Json = False,
 ) -> None:
-    """Reset the offsets of a group without members. Shows the new offsets; --execute commits them."""
-    from moldau.cli.group_offsets import Plan, plan
+    """Reset the offsets of a group without members, also of a share group. --execute commits the new ones."""
+    from moldau.cli.group_offsets import Plan, committed_offsets, plan, set_offsets
 
     given = [each for each in (to, shift, by_duration, from_file) if each is not None]
     if len(given) != 1:
@@ -141,9 +147,11 @@ def reset_offsets(
                 f"group {group} has {len(described.members)} members ({names}): stop them first, or their commits "
                 "would overwrite the offsets"
             )
-        moves = await plan(groups, group, wanted)
+        is_share_group = described is not None and described.is_share_group
+        moves = await plan(groups, await committed_offsets(groups, group, is_share_group=is_share_group), wanted)
         if execute:
-            await groups.commit(group, {place: new for place, _, new in moves})
+            offsets = {place: new for place, _, new in moves}
+            await set_offsets(groups, group, offsets, is_share_group=is_share_group)
         if json:
             show_json(
                 {
@@ -193,12 +201,17 @@ def delete_offsets(
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
 ) -> None:
     """Delete a group's offsets of topics that it no longer reads."""
-    from moldau.cli.group_offsets import chosen
+    from moldau.cli.group_offsets import chosen, delete_start_offsets
 
     if not topics:
         raise usage_error("name the topics with --topic")
 
     async def work(known: "Groups") -> None:
+        described = await _described_if_there(known, group)
+        if described is not None and described.is_share_group:
+            await delete_start_offsets(known, group, topics)
+            note(f"deleted the start offsets of {group} in {', '.join(sorted(set(topics)))}")
+            return
         places = chosen(await known.offsets(group), topics)
         failed = await known.delete_offsets(group, places)
         for place, error in failed.items():

@@ -19,6 +19,8 @@ FIND_AT_MOST: Final = 3
 FETCH_AT_MOST: Final = 7
 COMMIT_AT_MOST: Final = 9
 
+SHARE: Final = "share"  # the protocol of share groups
+
 
 @dataclass(frozen=True, slots=True)
 class ListedGroup:
@@ -26,7 +28,7 @@ class ListedGroup:
 
     group: str
     state: str
-    protocol: str  # classic or consumer
+    protocol: str  # classic, consumer or share
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,11 @@ class DescribedGroup:
     @property
     def is_live(self) -> bool:
         return bool(self.members)
+
+    @property
+    def is_share_group(self) -> bool:
+        """Whether it is a share group, whose members share partitions and which has start offsets instead."""
+        return self.protocol == SHARE
 
     def owner(self, topic_partition: TopicPartition) -> GroupMember | None:
         return next((member for member in self.members if topic_partition in member.partitions), None)
@@ -93,7 +100,7 @@ class Groups:
         return await self.client.retry(attempt)
 
     async def describe(self, group: str) -> DescribedGroup:
-        """Describe a group of either protocol; `GroupIdNotFound` if it does not exist."""
+        """Describe a group of any protocol; `GroupIdNotFound` if it does not exist."""
         coordinator = Coordinator(self.client, group, GROUP_KEY)
         response = await coordinator.send(messages.DescribeGroupsRequest(groups=[group]), _found_codes)
         (found,) = response.groups
@@ -109,13 +116,27 @@ class Groups:
             raise GroupIdNotFound(f"Group {group} does not exist.") from None
         (found,) = response.groups
         if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
-            raise GroupIdNotFound(f"Group {group} does not exist.")
+            return await self._describe_share(group, coordinator)
         node = await coordinator.find()
         members = tuple(
             GroupMember(each.member_id, each.instance_id, each.client_id, each.client_host, _assigned(each))
             for each in found.members
         )
         return DescribedGroup(group, found.group_state, "consumer", found.assignor_name, node, members)
+
+    async def _describe_share(self, group: str, coordinator: Coordinator) -> DescribedGroup:
+        try:
+            response = await coordinator.send(messages.ShareGroupDescribeRequest(group_ids=[group]), _found_codes)
+        except UnsupportedVersion:  # a cluster without share groups
+            raise GroupIdNotFound(f"Group {group} does not exist.") from None
+        (found,) = response.groups
+        if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+            raise GroupIdNotFound(f"Group {group} does not exist.")
+        members = tuple(
+            GroupMember(each.member_id, None, each.client_id, each.client_host, _assigned(each))
+            for each in found.members
+        )
+        return DescribedGroup(group, found.group_state, SHARE, found.assignor_name, await coordinator.find(), members)
 
     async def offsets(self, group: str) -> dict[TopicPartition, int]:
         """Return the committed offsets of a group."""
