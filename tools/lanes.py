@@ -32,6 +32,7 @@ PROCESSES: Final = (
     "tests/docs",
     "tests/examples",
     "tests/golden",
+    "tests/registry",
     "tests/sink",
     "tests/source",
     "tests/testing",

@@ -10,9 +10,10 @@ HANDLERS = "broker/handlers/"
 TABLES = ("__init__.py", "table.py")
 
 # The sources of packages and images belong to the settings of a machine. The patterns are split so that this file does
-# not match itself.
+# not match itself. `registry.` counts before a domain only: the schema registry is a package of ours.
 _INDEX = re.compile(
-    r"index" + r"-url|py" + r"pi\.[a-z]|pythonhosted\." + r"org|artifactory\.|nexus\.[a-z]|registry\.[a-z0-9-]+\.[a-z]"
+    r"index" + r"-url|py" + r"pi\.[a-z]|pythonhosted\." + r"org|artifactory\.|nexus\.[a-z]"
+    r"|registry\.[a-z0-9.-]+\.(?:com|net|org|io|dev|cloud|corp|internal|local)\b"
     r"|docker\."
     + r"io|ghcr\."
     + r"io|npmjs\."

@@ -80,7 +80,7 @@ def _run(
     bootstrap = console.bootstrap_servers
 
     async def work() -> None:
-        async with connect_async(bootstrap) as client:
+        async with connect_async(bootstrap) as client, connect_async(bootstrap) as reader:
             servers = [
                 HttpServer(
                     CONSOLE,
@@ -93,7 +93,7 @@ def _run(
                     ),
                     addresses[CONSOLE],
                 ),
-                HttpServer(REGISTRY, create_registry(client), addresses[REGISTRY]),
+                HttpServer(REGISTRY, create_registry(client, reader), addresses[REGISTRY]),
             ]
             await serve_until_stopped(
                 servers, lambda urls: _announce(urls, bootstrap, announce_fd), lifeline=lifeline_fd

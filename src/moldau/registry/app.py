@@ -1,11 +1,188 @@
-"""The ASGI application of the schema registry."""
+"""The ASGI application of the schema registry: paths, contexts, bodies, errors."""
+
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
 
 from moldau.client.async_client import AsyncClient
+from moldau.registry import endpoints
+from moldau.registry.endpoints import Call, Raw
+from moldau.registry.errors import RegistryError
+from moldau.registry.model import DEFAULT_CONTEXT, parse_context
+from moldau.registry.registry import Registry
+from moldau.registry.schema_log import FAILURES, UNAVAILABLE, SchemaLog
 from moldau.web.health import health_route
 
+CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
+ACCEPTED_TYPES: Final = (
+    CONTENT_TYPE,
+    "application/vnd.schemaregistry+json",
+    "application/json",
+    "application/octet-stream",
+)
+BODY_BYTES_MAX: Final = 1024 * 1024  # a stored schema must fit into a record of 1 MiB, the default of brokers
+SLASH: Final = "\x1f"  # stands for a slash within a segment of a path: subjects may contain it
+CONTEXTS: Final = "contexts"
 
-def create_registry(client: AsyncClient) -> Starlette:
-    """Return the registry whose schemas are in the cluster that `client` is connected to."""
-    return Starlette(routes=[health_route(client)])
+log = logging.getLogger(__name__)
+
+Endpoint = Callable[[Call], Awaitable[Any]]
+
+
+class _Endpoint(NamedTuple):
+    path: str
+    methods: dict[str, Endpoint]
+
+
+ENDPOINTS: Final = [
+    _Endpoint("/", {"GET": endpoints.show_root}),
+    _Endpoint("/contexts", {"GET": endpoints.list_contexts}),
+    _Endpoint("/schemas", {"GET": endpoints.list_schemas}),
+    _Endpoint("/schemas/types", {"GET": endpoints.list_types}),
+    _Endpoint("/schemas/ids/{id}", {"GET": endpoints.show_schema}),
+    _Endpoint("/schemas/ids/{id}/schema", {"GET": endpoints.show_schema_text}),
+    _Endpoint("/schemas/ids/{id}/subjects", {"GET": endpoints.list_subjects_of_id}),
+    _Endpoint("/schemas/ids/{id}/versions", {"GET": endpoints.list_versions_of_id}),
+    _Endpoint("/subjects", {"GET": endpoints.list_subjects}),
+    _Endpoint("/subjects/{subject}", {"POST": endpoints.look_up, "DELETE": endpoints.delete_subject}),
+    _Endpoint("/subjects/{subject}/versions", {"GET": endpoints.list_versions, "POST": endpoints.register}),
+    _Endpoint(
+        "/subjects/{subject}/versions/{version}",
+        {"GET": endpoints.show_version, "DELETE": endpoints.delete_version},
+    ),
+    _Endpoint("/subjects/{subject}/versions/{version}/schema", {"GET": endpoints.show_version_text}),
+    _Endpoint("/subjects/{subject}/versions/{version}/referencedby", {"GET": endpoints.list_referrers}),
+    _Endpoint("/compatibility/subjects/{subject}/versions", {"POST": endpoints.check_all}),
+    _Endpoint("/compatibility/subjects/{subject}/versions/{version}", {"POST": endpoints.check_version}),
+    *(
+        _Endpoint(path, {"GET": endpoints.show_config, "PUT": endpoints.set_config, "DELETE": endpoints.delete_config})
+        for path in ("/config", "/config/{subject}")
+    ),
+    *(
+        _Endpoint(path, {"GET": endpoints.show_mode, "PUT": endpoints.set_mode, "DELETE": endpoints.delete_mode})
+        for path in ("/mode", "/mode/{subject}")
+    ),
+    _Endpoint("/v1/metadata/id", {"GET": endpoints.show_cluster_id}),
+    _Endpoint("/v1/metadata/version", {"GET": endpoints.show_release}),
+]
+
+
+def create_registry(client: AsyncClient, reader: AsyncClient) -> "PathSegments":
+    """Return the registry whose schemas are in the cluster that both clients are connected to."""
+    schema_log = SchemaLog(client, reader)
+    registry = Registry(schema_log)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        schema_log.start()
+        try:
+            yield
+        finally:
+            await schema_log.stop()
+
+    routes = [
+        Route(each.path, _respond(registry, client, endpoint), methods=[method])
+        for each in ENDPOINTS
+        for method, endpoint in each.methods.items()
+    ]
+    handlers: Any = {HTTPException: _on_http_error}
+    return PathSegments(
+        Starlette(routes=[health_route(client), *routes], lifespan=lifespan, exception_handlers=handlers)
+    )
+
+
+class PathSegments:
+    """Splits the path before it is decoded, since subjects may contain slashes, and takes a context off its start."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            raw = scope.get("raw_path") or scope["path"].encode()
+            segments = raw.partition(b"?")[0].decode("latin-1").split("/")[1:]
+            context = ""
+            if segments[0] == CONTEXTS and len(segments) > 2:
+                context, segments = unquote(segments[1]), segments[2:]
+            if len(segments) > 1 and not segments[-1]:
+                del segments[-1]  # a slash at the end
+            path = "/" + "/".join(unquote(each).replace("/", SLASH) for each in segments)
+            scope = {**scope, "path": path, "registry.context": context}
+        await self._app(scope, receive, send)
+
+
+def _respond(registry: Registry, client: AsyncClient, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+    """Wrap an endpoint: its result becomes the body, its error the status."""
+
+    async def respond(request: Request) -> Response:
+        try:
+            await registry.log.wait_until_ready()
+            context = request.scope["registry.context"]
+            names = {name: value.replace(SLASH, "/") for name, value in request.path_params.items()}
+            call = Call(
+                registry,
+                client,
+                parse_context(context) if context else DEFAULT_CONTEXT,
+                names,
+                request.query_params,
+                await _read_body(request),
+            )
+            result = await endpoint(call)
+        except RegistryError as error:
+            return _error(error.status, error.code, error.message, request)
+        except FAILURES as error:
+            return _error(503, UNAVAILABLE, f"the cluster cannot be reached: {error}", request)
+        except Exception:
+            log.exception("%s %s failed", request.method, request.url.path)
+            return _error(500, 500, "Internal Server Error", request)
+        if isinstance(result, Raw):
+            return PlainTextResponse(result.text, media_type=_media_type(request))
+        return JSONResponse(result, media_type=_media_type(request))
+
+    return respond
+
+
+async def _read_body(request: Request) -> dict[str, Any]:
+    """Read the JSON object of a request; its size is bounded."""
+    if request.method not in ("POST", "PUT"):
+        return {}
+    kind = request.headers.get("content-type", CONTENT_TYPE).partition(";")[0].strip().lower()
+    if kind not in ACCEPTED_TYPES:
+        raise RegistryError(415, f"HTTP 415 Unsupported Media Type: {kind[:80]}; use {CONTENT_TYPE}")
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > BODY_BYTES_MAX:
+            raise RegistryError(413, f"the request is larger than {BODY_BYTES_MAX} bytes")
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise RegistryError(400, f"the request is not JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise RegistryError(400, "the request is not a JSON object")
+    return fields
+
+
+def _media_type(request: Request) -> str:
+    """Return plain JSON if only that is accepted."""
+    accepted = [each.partition(";")[0].strip() for each in request.headers.get("accept", "*/*").split(",")]
+    wants_json = "application/json" in accepted and not any("schemaregistry" in each for each in accepted)
+    return "application/json" if wants_json else CONTENT_TYPE
+
+
+def _error(status: int, code: int, message: str, request: Request) -> Response:
+    body = {"error_code": code, "message": message}
+    return JSONResponse(body, status_code=status, media_type=_media_type(request))
+
+
+async def _on_http_error(request: Request, error: HTTPException) -> Response:
+    return _error(error.status_code, error.status_code, f"HTTP {error.status_code} {error.detail}", request)

@@ -1,0 +1,1 @@
+"""Avro, JSON Schema and Protobuf: parsing, one canonical form, and compatibility."""
