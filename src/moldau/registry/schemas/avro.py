@@ -1,6 +1,7 @@
 """Avro: schemas parsed by fastavro, and the rules of schema resolution in the Avro specification."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +21,7 @@ PROMOTIONS: Final = {
     "string": {"bytes"},
 }
 NAMED: Final = ("record", "error", "enum", "fixed")
+NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 REQUIRED: Final = {"record": ("fields",), "error": ("fields",), "enum": ("symbols",), "fixed": ("size",)}
 # The attributes that the canonical form writes first, in this order; others follow, and aliases are last.
 ORDER: Final = ("doc", "fields", "symbols", "default", "items", "values", "size")
@@ -107,6 +109,9 @@ def _canonical(schema: Any, namespace: str) -> Any:
 def _canonical_named(schema: dict[str, Any], namespace: str) -> Any:
     if missing := [each for each in ("name", *REQUIRED.get(schema["type"], ())) if each not in schema]:
         raise InvalidSchema(f"the {schema['type']} {schema.get('name', '')} has no {missing[0]}")
+    names = [schema["name"], *(each["name"] for each in schema.get("fields", ())), *schema.get("symbols", ())]
+    if invalid := [each for each in names if not NAME.fullmatch(each)]:
+        raise InvalidSchema(f"{invalid[0][:80]!r} is not a valid name")
     full_name = _full_name(schema["name"], schema.get("namespace", namespace))
     own, _, name = full_name.rpartition(".")
     written: dict[str, Any] = {"type": schema["type"], "name": name}

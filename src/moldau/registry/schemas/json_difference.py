@@ -25,7 +25,7 @@ from moldau.registry.schemas.json_forms import (
     schema_of_undeclared,
 )
 
-STEPS_MAX: Final = 200_000  # comparisons of subschemas; combinations within combinations multiply them
+STEPS_MAX: Final = 20_000  # comparisons of subschemas; combinations within combinations multiply them
 
 COMPATIBLE: Final = frozenset(
     """
