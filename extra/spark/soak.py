@@ -194,7 +194,7 @@ class Soak:
             self._see_that_it_lives()
             if time.monotonic() - began > BACK_S_MAX:
                 raise Wrong(
-                    f"{self.output.total:,} of {rows:,} rows are out after {BACK_S_MAX:g} s\n{self._last_words()}"
+                    f"{self.output.total:,} of {rows:,} rows are out after {BACK_S_MAX:g} s\n{self._output_tail()}"
                 )
             self.output.read(0.05)
         took_s, moment = time.monotonic() - began, time.monotonic() + later_s
@@ -211,7 +211,7 @@ class Soak:
         if self.lives and self.lives[-1].process.returncode != -signal.SIGKILL:
             self.failures += 1
             code = self.lives[-1].process.returncode
-            report(f"life {len(self.lives)} ended by itself with {code}:\n{self._last_words()}")
+            report(f"run {len(self.lives)} exited with {code}:\n{self._output_tail()}")
             if self.failures > FAILURES_MAX:
                 raise Wrong(f"{self.failures} drivers have failed")
         self._begin()
@@ -247,7 +247,7 @@ class Soak:
     def _last(self, name: str) -> Any:
         return self.lives[-1].plan[name] if self.lives else None
 
-    def _last_words(self) -> str:
+    def _output_tail(self) -> str:
         return self.lives[-1].words.read_text(errors="replace")[-3000:] if self.lives else ""
 
 

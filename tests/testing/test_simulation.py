@@ -278,7 +278,7 @@ def test_log_of_a_dead_process_is_ignored() -> None:
         try:
             await asyncio.sleep(10)
         finally:
-            logging.getLogger("moldau.broker").error("my last words")
+            logging.getLogger("moldau.broker").error("the last line")
 
     async def script(simulation: Simulation) -> None:
         server = simulation.host("server")

@@ -178,7 +178,7 @@ class Demo:
             yield
             time.sleep(every_s)
         raise Failed(
-            f"nothing to see for {STEP_S_MAX:.0f} s; the pipeline's last words: " + self.children.words_of("pipeline")
+            f"no progress for {STEP_S_MAX:.0f} s; the pipeline's last output: " + self.children.words_of("pipeline")
         )
 
     def _stop(self, process: "subprocess.Popen[str]") -> None:
@@ -266,7 +266,7 @@ def main() -> int:
     try:
         with temporary_demo(arguments.events, arguments.rows_per_batch, arguments.report.absolute()) as demo:
             is_right = demo.run()
-            demo.say("all is as it should be" if is_right else "THIS IS NOT AS IT SHOULD BE")
+            demo.say("all counts are correct" if is_right else "THE COUNTS ARE WRONG")
     except KeyboardInterrupt:
         print("stopped; everything that was started has ended", file=sys.stderr)
         return 130

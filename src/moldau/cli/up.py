@@ -91,7 +91,8 @@ def _announce(cluster: "LocalCluster", security: "ClusterSecurity | None", runni
     servers = cluster.bootstrap_servers
     first = servers.split(",")[0]
     option = "" if first == "localhost:9092" or security is not None else f" -b {first}"
-    print(f"moldau {__version__}: {len(cluster.nodes)} brokers serve on {servers}")
+    count = "1 broker serves" if len(running) == 1 else f"{len(running)} brokers serve"
+    print(f"moldau {__version__}: {count} on {servers}")
     print(f"  data  {cluster.folder} (cluster {cluster.state.cluster_id})")
     print()
     show_table(COLUMNS, [_row(each) for each in running], numbers=("node", "pid"))

@@ -1,4 +1,4 @@
-"""AlterConfigs (legacy): replace all configs of each resource."""
+"""AlterConfigs: replace all configs of each resource; IncrementalAlterConfigs is its successor."""
 
 from moldau.broker.handlers.config_alteration import alter, rejected
 from moldau.broker.handlers.contexts import QuorumContext

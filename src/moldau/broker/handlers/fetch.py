@@ -1,4 +1,4 @@
-"""Fetch: consumers, followers and controllers share the API; `broker.fetch` has one module for each of them."""
+"""Fetch: read batches, as a consumer, a follower or a controller; `broker.fetch` has one module for each."""
 
 from collections.abc import Coroutine
 from typing import Any

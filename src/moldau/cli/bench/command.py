@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from moldau.cli.bench.session import Plan
 
 app = typer.Typer(
-    help="Measure throughput, latency and cost, beside the least that any program would have to do.",
+    help="Measure throughput, latency and CPU, next to a minimal program that moves the same bytes.",
     no_args_is_help=True,
 )
 

@@ -96,7 +96,7 @@ class Server:
             readable, _, _ = select.select([announced], [], [], max(deadline - time.monotonic(), 0.0))
             part = os.read(announced, 4096) if readable else b""
             if not part:
-                raise CommandError(f"{self.name} did not start. It said:\n{self._last_words()}")
+                raise CommandError(f"{self.name} did not start. Its output:\n{self._output_tail()}")
             line += part
         return line
 
@@ -116,7 +116,7 @@ class Server:
             self._process.wait()
         self._process = None
 
-    def _last_words(self) -> str:
+    def _output_tail(self) -> str:
         with contextlib.suppress(FileNotFoundError):
             return self._log.read_text(errors="replace")[-LOG_CHARACTERS_SHOWN:]
         return "(nothing)"
