@@ -1,4 +1,14 @@
-"""Acknowledgements that wait for other replicas: sent in the turn in which the high watermark reaches their batches."""
+"""Acknowledgements that wait for other replicas: sent in the turn in which the high watermark reaches their batches.
+
+    flush() ── PendingAcks of one partition ──> wait_for() ── place in the response queue, waiter at the partition
+                                                   │
+       high watermark reaches the last batch ──────┼──> finish(): all responses as one buffer
+       leader changes, timeout ────────────────────┴──> finish() in the next turn: an error for each request
+
+The waiter implements `CommitWaiter` as a future does, so the partition completes it without a turn of the event loop in
+between. The places in the response queue are taken in request order, so responses keep it whatever finishes first. One
+timer serves all waiters of the connection.
+"""
 
 import asyncio
 from collections import deque

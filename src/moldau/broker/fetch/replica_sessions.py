@@ -5,6 +5,15 @@ after every batch, so here the partitions notify the session: their log has grow
 the leadership has changed.
 
     partition.append -> SessionPartition.on_appended -> session.ready + waiter -> response
+
+`ready` holds the partitions to read next. A fetch reads those that are ready and not the others; a partition leaves
+`ready` when it is read, and returns with its next news, when the follower names it again, or when too little was found
+to send (`follower_fetch.restore_ready`). So no news is lost, however the reads and notifications interleave.
+
+At most one fetch of a session waits. It ends when enough bytes are appended, at its deadline, with the next fetch of
+the session, and with any change of the leader. A new high watermark alone waits up to `COMMITTED_MS` for a batch to go
+with. The session epoch orders the fetches: a request with another epoch is rejected, and the follower opens a new
+session.
 """
 
 import asyncio

@@ -1,4 +1,14 @@
-"""Fetch sessions (KIP-227): a client names its partitions once, later fetches carry only what changed."""
+"""Fetch sessions of consumers (KIP-227): a client names its partitions once, later fetches carry only the changes.
+
+    epoch 0          a new session, with all named partitions; without a free slot the fetch is served without one
+    epoch 1, 2, ...  incremental: named partitions are added or updated, forgotten ones removed, all others kept
+    epoch -1         ends the session; the fetch itself is served without one
+
+An incremental response has the partitions with records, an error, or a high watermark or log start offset that was not
+sent before (`FetchContext.must_include`). Partitions whose records were sent move to the end, so that each gets its
+turn when responses are full. The number of sessions and of all their partitions is bounded. When all slots are taken,
+the least recently used session is evicted if it has been idle for two minutes, else an old one with fewer partitions.
+"""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

@@ -1,4 +1,10 @@
-"""Requests that wait on partitions: delayed fetches for bytes, delayed produces for a commit."""
+"""Requests that wait on partitions: delayed fetches for bytes, delayed produces for a commit.
+
+A `DelayedFetch` watches all partitions of its fetch and counts the bytes that become readable in them; another change
+(leadership, deletion) wakes it at once. `OffsetWaiters` is a heap of the offsets that produces wait for: when the high
+watermark (or the flushed offset) advances, the lowest are completed; when the leadership ends, all fail. A waiter that
+is done, by a timeout or a closed connection, stays in the heap until it is reached or purged.
+"""
 
 import asyncio
 import heapq
