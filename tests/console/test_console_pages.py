@@ -36,6 +36,7 @@ def test_overview_shows_health_and_totals(browser: Browser, topic: str) -> None:
     assert browser.get("/reassignments") == {"reassignments": [], "total": 0}
 
 
+@pytest.mark.proves("A5", part="changes are confirmed")
 def test_topics_are_created_listed_grown_emptied_and_deleted(browser: Browser, topic: str) -> None:
     produce(browser, topic, ["x"] * 10, partition=1)
     listed = browser.get(f"/topics?search={topic.upper()}&sort=-partitions")
@@ -74,6 +75,7 @@ def retention(browser: Browser, path: str) -> dict[str, object]:
     return found
 
 
+@pytest.mark.proves("A5", part="changes are confirmed")
 def test_groups_show_lag_and_reset_offsets(browser: Browser, broker: Broker, topic: str) -> None:
     from confluent_kafka import Consumer
 
@@ -149,6 +151,7 @@ def read_only(broker: Broker) -> Iterator[Browser]:
         yield Browser(url).open()
 
 
+@pytest.mark.proves("A5", part="read-only")
 def test_read_only_console_reads_and_rejects_every_change(read_only: Browser, browser: Browser, topic: str) -> None:
     produce(browser, topic, ["seen"])
     assert read_only.read(topic)["records"][0]["value"]["text"] == "seen"
@@ -205,6 +208,7 @@ def test_every_changing_method_needs_an_editor() -> None:
     assert {each for each in routes if each[0] != "GET"} - exempt == set(changing_routes())
 
 
+@pytest.mark.proves("A5", part="downloads")
 def test_download_has_the_records_as_lines_and_as_a_table(browser: Browser, topic: str) -> None:
     produce(browser, topic, ["=1+1", "two"], partition=2)
     query = "direction=oldest&start=start"

@@ -34,6 +34,7 @@ def numbers(page: Any) -> list[int]:
     return [json.loads(each["value"]["text"])["number"] for each in page["records"]]
 
 
+@pytest.mark.proves("A5", part="every record once")
 @pytest.mark.parametrize(("direction", "start"), [("oldest", "start"), ("newest", "end")])
 def test_pages_have_every_record_once_in_order_of_time(
     browser: Browser, topic: str, direction: str, start: str
@@ -59,6 +60,7 @@ def test_page_starts_at_a_position(browser: Browser, topic: str, start: str, fir
     assert numbers(page)[:1] == ([] if first is None else [first])
 
 
+@pytest.mark.proves("A5", part="filters")
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [
@@ -84,6 +86,7 @@ def test_filters_select_records(browser: Browser, topic: str, wanted: dict[str, 
     assert numbers(browser.read(topic, **wanted)) == expected[::-1]
 
 
+@pytest.mark.proves("A5", part="filters")
 @pytest.mark.parametrize(
     "expression",
     [
@@ -151,6 +154,7 @@ def test_long_value_is_cut_in_pages_and_whole_in_its_own_request(browser: Browse
     assert browser.error("GET", f"/topics/{topic}/partitions/99/records/0")[0] == 404
 
 
+@pytest.mark.proves("A5", part="every record once")
 def test_large_records_are_read_backwards_without_a_gap(browser: Browser, topic: str) -> None:
     """A window that exceeds its budget of bytes is read again in smaller parts."""
     value = "x" * 400_000
@@ -174,6 +178,7 @@ def test_produced_record_without_a_partition_goes_where_its_key_belongs(browser:
     assert browser.error("POST", f"/topics/{topic}/records", bad) == (400, "invalid_base64")
 
 
+@pytest.mark.proves("A5", part="live tail")
 def test_live_tail_shows_new_records_that_match(browser: Browser, topic: str) -> None:
     put(browser, topic, {"value": text("before")})
     connection = http.client.HTTPConnection(urlsplit(browser.url).netloc, timeout=30)

@@ -12,6 +12,7 @@ PASSWORD = "not-a-secret"
 USERS = ("ann", "ben")
 
 
+@pytest.mark.proves("A5", part="other sites are kept out")
 def test_change_without_the_csrf_token_is_rejected(browser: Browser) -> None:
     for token in ("", "0" * 64, "ü"):
         browser.csrf_token = token.encode().decode("latin-1")
@@ -19,6 +20,7 @@ def test_change_without_the_csrf_token_is_rejected(browser: Browser) -> None:
         assert browser.error("POST", "/topics/any/read", {}) == (403, "csrf_token")
 
 
+@pytest.mark.proves("A5", part="other sites are kept out")
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:8080", "localhost.evil.example", "", "127.0.0.1.evil.example"]
 )
@@ -32,6 +34,7 @@ def test_address_and_localhost_are_accepted(browser: Browser, host: str) -> None
     assert browser.send("GET", f"{API}/session", headers={"Host": host}).status == 200
 
 
+@pytest.mark.proves("A5", part="other sites are kept out")
 def test_request_of_another_site_is_rejected(browser: Browser) -> None:
     for site in ("cross-site", "same-site"):
         assert browser.send("GET", f"{API}/session", headers={"Sec-Fetch-Site": site}).status == 403
@@ -128,6 +131,7 @@ def test_wrong_password_is_rejected(login_url: str) -> None:
         Browser(login_url).log_in("ann", "wrong")
 
 
+@pytest.mark.proves("A5", part="a user's ACLs")
 def test_two_users_see_and_change_what_their_acls_allow(login_url: str) -> None:
     ann, ben = user(login_url, "ann"), user(login_url, "ben")
     ann.post("/topics/ann-orders/records", {"records": [{"value": text("for ben")}]})
@@ -158,6 +162,7 @@ def test_csrf_token_of_another_session_is_rejected(login_url: str) -> None:
     assert ann.error("POST", "/topics", {"name": "ann-x"}) == (403, "csrf_token")
 
 
+@pytest.mark.proves("A5", part="a user's ACLs")
 def test_failed_logins_are_limited(secured: Broker) -> None:
     settings = ("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=PLAIN", f"sasl.username={ADMIN}")
     options = [each for setting in (*settings, f"sasl.password={PASSWORD}") for each in ("-X", setting)]

@@ -19,6 +19,8 @@ app = typer.Typer()
 
 CONSOLE_DEFAULT: Final = "127.0.0.1:8080"
 REGISTRY_DEFAULT: Final = "127.0.0.1:8081"
+CONSOLE_VARIABLE: Final = "MOLDAU_CONSOLE_LISTEN"
+REGISTRY_VARIABLE: Final = "MOLDAU_REGISTRY_LISTEN"
 CONSOLE: Final = "console"
 REGISTRY: Final = "registry"
 
@@ -27,10 +29,23 @@ REGISTRY: Final = "registry"
 def serve(
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
     listen: Annotated[
-        str, typer.Option("--listen", "-l", metavar="HOST:PORT", help="Address of the web console.")
+        str,
+        typer.Option(
+            "--listen",
+            "-l",
+            envvar=CONSOLE_VARIABLE,
+            metavar="HOST:PORT",
+            help="Address of the web console.",
+        ),
     ] = CONSOLE_DEFAULT,
     registry_listen: Annotated[
-        str, typer.Option("--registry-listen", metavar="HOST:PORT", help="Address of the schema registry.")
+        str,
+        typer.Option(
+            "--registry-listen",
+            envvar=REGISTRY_VARIABLE,
+            metavar="HOST:PORT",
+            help="Address of the schema registry.",
+        ),
     ] = REGISTRY_DEFAULT,
     read_only: Annotated[bool, typer.Option("--read-only", help="The console changes nothing in the cluster.")] = False,
     console_login: Annotated[

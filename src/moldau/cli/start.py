@@ -10,6 +10,7 @@ import typer
 from moldau import __version__
 from moldau.cli.errors import CommandError, usage_error
 from moldau.cli.files import check_not_foreign, read_text
+from moldau.cli.local.console_process import ConsoleProcess, Serve, console_process
 from moldau.cli.output import note
 from moldau.cli.standard_streams import ignore_full_disk
 
@@ -35,6 +36,7 @@ def start(
     settings: Annotated[
         list[str] | None, typer.Option("-c", metavar="KEY=VALUE", help="One setting, by Kafka's name.")
     ] = None,
+    serve: Serve = False,
     announce_fd: Annotated[int | None, typer.Option("--announce-fd", hidden=True)] = None,
     lifeline_fd: Annotated[int | None, typer.Option("--lifeline-fd", "--exit-with-fd", hidden=True)] = None,
 ) -> None:
@@ -42,23 +44,30 @@ def start(
 
     Later sources override earlier ones: files, then -c, then --data and --listen.
     """
+    from moldau.model.listeners import SecurityProtocol
+
     configuration = _configuration(files or [], [*(settings or []), *_flags(data, listen)])
     for warning in configuration.warnings:
         note(f"warning: {warning}")
-    _run(configuration, announce_fd, lifeline_fd)
+    is_secured = any(each.protocol is not SecurityProtocol.PLAINTEXT for each in configuration.listeners.for_clients)
+    with console_process(serve, is_secured=is_secured) as console:
+        _run(configuration, console, announce_fd, lifeline_fd)
 
 
-def _run(configuration: "Configuration", announce_fd: int | None, lifeline_fd: int | None) -> None:
+def _run(
+    configuration: "Configuration", console: ConsoleProcess | None, announce_fd: int | None, lifeline_fd: int | None
+) -> None:
     from moldau.node.run import NodeFailed, serve
     from moldau.storage.log_dir import CorruptMetaProperties, LogDirLocked
 
+    def announce(announced: "Announcement") -> None:
+        _announce(announced, announce_fd, configuration.is_broker)
+        if console is not None and configuration.is_broker:
+            console.start(announced.bootstrap_servers)
+
     check_not_foreign(Path(configuration.settings.folders[0]))
     try:
-        serve(
-            configuration,
-            lambda it: _announce(it, announce_fd, configuration.is_broker),
-            lifeline=lifeline_fd,
-        )
+        serve(configuration, announce, lifeline=lifeline_fd)
     except (LogDirLocked, CorruptMetaProperties) as error:
         raise CommandError(str(error)) from error
     except NodeFailed as error:

@@ -8,6 +8,7 @@ import typer
 
 from moldau import __version__
 from moldau.cli.interrupts import run_async
+from moldau.cli.local.console_process import ConsoleProcess, Serve, console_process
 from moldau.cli.options import pairs
 from moldau.cli.output import note, show_table
 from moldau.cli.standard_streams import ignore_full_disk
@@ -45,32 +46,40 @@ def up(
     secure: Annotated[
         bool, typer.Option("--secure", help="TLS, users with passwords and ACLs; writes settings for clients.")
     ] = False,
+    serve: Serve = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not show the nodes' log lines.")] = False,
 ) -> None:
     """Run a cluster on this machine until it is stopped (Ctrl-C, SIGTERM).
 
     A second start on the same directory continues the same cluster. The first three nodes are controllers too.
     """
-    from moldau.cli.local.layout import LocalCluster
+    from moldau.cli.local.layout import INTER_BROKER_PROTOCOL, LocalCluster
     from moldau.cli.local.preflight import check_folders_and_ports
     from moldau.cli.local.security import ClusterSecurity
 
     given = pairs(settings, "-c")
     security = ClusterSecurity.open(data, is_wanted=secure)
-    cluster = LocalCluster.open(
-        data,
-        brokers=brokers,
-        port=port,
-        settings=given if security is None else security.node_settings | given,
-        scram_users=None if security is None else security.scram_users,
-        acls=() if security is None else security.acls,
-        check=check_folders_and_ports,
-        prepare=lambda cluster: None if security is None else security.write(cluster.bootstrap_servers),
-    )
-    _run(cluster, security, restart, quiet)
+    with console_process(serve, is_secured=security is not None or INTER_BROKER_PROTOCOL in given) as console:
+        cluster = LocalCluster.open(
+            data,
+            brokers=brokers,
+            port=port,
+            settings=given if security is None else security.node_settings | given,
+            scram_users=None if security is None else security.scram_users,
+            acls=() if security is None else security.acls,
+            check=check_folders_and_ports,
+            prepare=lambda cluster: None if security is None else security.write(cluster.bootstrap_servers),
+        )
+        _run(cluster, security, console, restart, quiet)
 
 
-def _run(cluster: "LocalCluster", security: "ClusterSecurity | None", restarts: bool, is_quiet: bool) -> None:
+def _run(
+    cluster: "LocalCluster",
+    security: "ClusterSecurity | None",
+    console: ConsoleProcess | None,
+    restarts: bool,
+    is_quiet: bool,
+) -> None:
     from moldau.cli.local.supervisor import Supervisor
 
     def log(line: str) -> None:
@@ -80,6 +89,8 @@ def _run(cluster: "LocalCluster", security: "ClusterSecurity | None", restarts: 
     def announce(running: "list[RunningNode]") -> None:
         with ignore_full_disk(sys.stdout):
             _announce(cluster, security, running)
+        if console is not None:
+            console.start(cluster.bootstrap_servers)
 
     async def supervise() -> None:
         await Supervisor(cluster, note=note, log=log, restarts=restarts).run(announce)
