@@ -33,8 +33,9 @@ help: ## list the targets
 setup: $(SPARK_STAMP) ## make .venv with all that `make test` needs: the clients, PySpark, Java where there is none
 
 .PHONY: run
-run: $(RUN_STAMP) ## serve on port 9092 with data in ./data
-	@exec $(BIN)/moldau start --data ./data --listen 127.0.0.1:9092 -c group.initial.rebalance.delay.ms=0
+run: $(RUN_STAMP) ## serve on port 9092 with data in ./data; with the extra `serve`, the console on port 8080
+	@exec $(BIN)/moldau start --data ./data --listen 127.0.0.1:9092 -c group.initial.rebalance.delay.ms=0 \
+	  $$($(BIN)/python -c 'import fastapi, uvicorn' 2>/dev/null && echo --serve)
 
 .PHONY: demo
 demo: $(SPARK_STAMP) ## three brokers, a million events, the activity pipeline, killed in the middle of a batch; needs java 17
