@@ -180,11 +180,17 @@ export function Toasts() {
 
 const SECONDS_SHOWN_MIN = 120;
 
+function shownRange(low, high) {
+  const last = high ?? Date.now() / 1000;
+  return [Math.min(low ?? last, last - SECONDS_SHOWN_MIN), last];
+}
+
 // A live chart of [seconds, value] points; the text below it says the same to a screen reader.
 export function Chart({ label, points, format }) {
   const element = useRef(null);
   const plot = useRef(null);
-  const columns = () => [points.map((each) => each[0]), points.map((each) => each[1])];
+  // A single point has no time range of its own: it is shown from the second one on.
+  const columns = () => (points.length < 2 ? [[], []] : [points.map((each) => each[0]), points.map((each) => each[1])]);
   useEffect(() => {
     const style = getComputedStyle(document.documentElement);
     const color = (name) => style.getPropertyValue(name).trim();
@@ -194,7 +200,7 @@ export function Chart({ label, points, format }) {
       height: 190,
       cursor: { show: false },
       legend: { show: false },
-      scales: { x: { range: (_, low, high) => [Math.min(low, high - SECONDS_SHOWN_MIN), high] }, y: { range: (_, low, high) => [0, Math.max(high * 1.15, 1)] } },
+      scales: { x: { range: (_, low, high) => shownRange(low, high) }, y: { range: (_, low, high) => [0, Math.max(high * 1.15, 1)] } },
       series: [{}, { stroke: color("--accent"), width: 2, fill: `${color("--accent")}22` }],
       axes: [{ ...axis, space: 90, values: (_, ticks) => ticks.map((each) => new Date(each * 1000).toTimeString().slice(0, 8)) }, { ...axis, size: 64, values: (_, ticks) => ticks.map(format) }],
     }, columns(), element.current);

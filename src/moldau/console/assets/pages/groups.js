@@ -48,7 +48,7 @@ function useLag(data) {
 
 function drain(points) {
   const recent = points.slice(-DRAIN_POINTS);
-  if (recent.length < 3) return "measuring …";
+  if (recent.length < 3) return "…";
   const [first, last] = [recent[0], recent.at(-1)];
   if (last[1] === 0) return "no lag";
   const rate = (first[1] - last[1]) / (last[0] - first[0]);
