@@ -178,7 +178,7 @@ def test_corrupt_log_does_not_stop_retention_of_other_logs() -> None:
         assert (await list_offset(talker, "b", -2)).offset == 40
         assert (await list_offset(talker, "a", -2)).offset == 0
 
-    on_broker(script, settings=["log.retention.check.interval.ms=60000"])
+    on_broker(script, settings=["log.retention.check.interval.ms=60000", "moldau.log.scrub.interval.ms=-1"])
 
 
 def test_partition_deleted_before_it_is_opened_is_skipped() -> None:

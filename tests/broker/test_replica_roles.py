@@ -88,6 +88,8 @@ class Stage:
             silent.ask,
             silent.ask,
             _raise,
+            lambda: True,
+            lambda partition, offset: None,  # noqa: ARG005
         )
         self.see()
 

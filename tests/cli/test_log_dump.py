@@ -9,11 +9,15 @@ import pytest
 from typer.testing import CliRunner
 
 from moldau.cli.main import app
+from moldau.node.ports.files import SystemDisk
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
 from moldau.records.control import ControlType, build_control_batch, build_transaction_marker
+from moldau.records.header import read_header
 from moldau.storage import producer_snapshots, transaction_index
+from moldau.storage.log import Log
 from moldau.storage.producer_state import AppendedBatch, Producer, Producers
+from moldau.storage.settings import LogSettings
 from moldau.wire import messages
 from moldau.wire.data_records import encode_data, encode_metadata_record
 
@@ -187,3 +191,52 @@ def test_dump_rejects_unknown_files(tmp_path: Path, name: str) -> None:
     result = CliRunner().invoke(app, ["log", "dump", str(tmp_path / name)])
     assert result.exit_code == 1
     assert "no such file" in result.stderr or "not a log file" in result.stderr
+
+
+def verify(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, ["log", "verify", *map(str, arguments)])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def write_log(folder: Path) -> Path:
+    """A log with two segments, as a broker leaves it."""
+    log = Log.open(SystemDisk(), str(folder), LogSettings(index_interval_bytes=100), now_ms=5)
+    for number in range(20):
+        if number == 10:
+            log.roll(5)
+        batch = build_batch([(5, b"k", b"v" * 50, ())])
+        log.append(memoryview(batch), read_header(batch), 0, 5)
+    log.close(5)
+    return folder
+
+
+def test_verify_passes_an_intact_log(tmp_path: Path) -> None:
+    write_log(tmp_path / "data/t-0")
+    assert "2 segments with" in verify(tmp_path)
+
+
+@pytest.mark.proves("S10", part="log verify")
+def test_verify_names_the_corrupt_offsets_of_a_log(tmp_path: Path) -> None:
+    folder = write_log(tmp_path / "data/t-0")
+    path = folder / "00000000000000000000.log"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 + 80] ^= 4
+    path.write_bytes(data)
+    output = verify(tmp_path / "data", code=1)
+    assert "checksum mismatch, offsets 5-5" in output
+    assert "1 of 2 segments is corrupt" in output
+    (found,) = json.loads(verify(folder, "--json", code=1).splitlines()[0])["corrupt"]
+    assert (found["first_offset"], found["last_offset"]) == (5, 5)
+
+
+def test_verify_reports_an_index_that_does_not_match(tmp_path: Path) -> None:
+    path = write_log(tmp_path / "t-0") / "00000000000000000000.index"
+    path.write_bytes(path.read_bytes()[:-8] + struct.pack(">ii", 9, 1000))
+    assert "an index does not match the log" in verify(tmp_path, code=1)
+
+
+def test_verify_accepts_an_end_that_is_being_written(tmp_path: Path) -> None:
+    path = write_log(tmp_path / "t-0") / "00000000000000000010.log"
+    path.write_bytes(path.read_bytes()[:-20])
+    assert "incomplete batch at" in verify(tmp_path)

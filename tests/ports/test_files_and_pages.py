@@ -55,6 +55,21 @@ def test_allocate_does_not_change_the_file_size(tmp_path: Path) -> None:
     file.close()
 
 
+@pytest.mark.parametrize("has_direct_reads", [True, False])
+@pytest.mark.parametrize(("length", "position"), [(1, 0), (5000, 4090), (4096, 4096), (50_000, 9_000), (10, 70_000)])
+def test_reads_past_the_page_cache_return_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_direct_reads: bool, length: int, position: int
+) -> None:
+    if not has_direct_reads:
+        monkeypatch.delattr(os, "O_DIRECT", raising=False)
+    content = os.urandom(70_001)
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    disk = SystemDisk()
+    assert disk.read_uncached(str(path), length, position) == content[position : position + length]
+    assert disk.read_uncached(str(path), length, 70_001) == b""
+
+
 def test_empty_file_can_be_mapped(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     assert bytes(SystemDisk().map(str(tmp_path / "empty"))) == b""

@@ -54,6 +54,8 @@ def test_files_agree(where: Where) -> None:
     file.truncate(6)
     file.fsync()
     assert disk.read(path) == b"xyz\0\0\0"
+    assert (disk.read_uncached(path, 3, 1), disk.read_uncached(path, 100, 4)) == (b"yz\0", b"\0\0")
+    assert disk.read_uncached(path, 10, 6) == b""
     view = disk.map(path)
     assert (view.readonly, bytes(view)) == (True, b"xyz\0\0\0")
     disk.unlink(path)

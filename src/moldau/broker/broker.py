@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Final
 
 from moldau.broker.access import AllowAll, Authorizer
@@ -30,6 +31,7 @@ from moldau.broker.groups.group_coordinator import Groups
 from moldau.broker.partitions.log_cleaner import LogCleaner
 from moldau.broker.partitions.log_flusher import LogFlusher
 from moldau.broker.partitions.log_maintenance import LogMaintenance
+from moldau.broker.partitions.log_scrubber import LogScrubber
 from moldau.broker.partitions.log_store import LogStore
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.partitions.record_validation import RecordValidator
@@ -76,6 +78,7 @@ class Broker:
     """The services behind the handlers."""
 
     local: LocalRequests  # set by the composition root once the handlers exist
+    log_scrubber: LogScrubber
 
     def __init__(
         self,
@@ -153,6 +156,7 @@ class Broker:
             lambda: self.partitions.checkpoint_recovery_points(),
             on_failure,
             lambda: self.log_dir.is_online,
+            lambda partition, offset: self.log_scrubber.request(partition, offset),
         )
         self.partitions = Partitions(
             self.node_id,
@@ -178,10 +182,9 @@ class Broker:
         self.share_persister = NetworkPersister(self, self.share_coordinator)
         self.groups = Groups(self, self.share_persister, on_failure)
         self.shares = Shares(self, self.share_persister)
+        self.log_scrubber = LogScrubber(self.partitions, ports, self.data_folder, lambda: self.settings)
         self.transactions = Transactions(self, on_failure)
-        self.metadata_publisher = MetadataPublisher(
-            self._follow, lambda error: on_failure("following the metadata failed", error)
-        )
+        self.metadata_publisher = MetadataPublisher(self._follow, partial(on_failure, "following the metadata failed"))
         self.lost_brokers = LostBrokers(
             self.node_id, ports.clock, self.metadata_publisher, lambda: self.inter_broker_listener
         )
@@ -308,6 +311,7 @@ class Broker:
         await self.catch_up_with_metadata()
         self._store.sweep(self.image, self.node_id, (METADATA_TOPIC,))
         self.log_maintenance.start()
+        self.log_scrubber.start()
         self.replicas.start()
         self.share_coordinator.start()
         self.groups.start()
@@ -320,6 +324,7 @@ class Broker:
         await self.log_dir.close()
         await self.failure_detector.close()
         await self.log_maintenance.stop()
+        await self.log_scrubber.stop()
         await self.metadata_publisher.close()
         await self.shares.close()
         await self.transactions.close()

@@ -1,4 +1,4 @@
-"""`moldau log`: dump the files of a data directory, ours or Apache Kafka's."""
+"""`moldau log`: dump or verify the files of a data directory, ours or Apache Kafka's."""
 
 import mmap
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from moldau.cli.errors import CommandError
 from moldau.cli.options import Json
 from moldau.cli.output import human_bytes, note, show_json_line
 
-app = typer.Typer(help="Dump the files of a data directory.", no_args_is_help=True)
+app = typer.Typer(help="Dump or verify the files of a data directory.", no_args_is_help=True)
 
 Entry = dict[str, Any]
 
@@ -29,7 +29,7 @@ class Decoder(StrEnum):
 
 @app.callback()
 def log() -> None:
-    """Dump the files of a data directory."""
+    """Dump or verify the files of a data directory."""
 
 
 @app.command()
@@ -54,6 +54,49 @@ def dump(
                 print(_line(entry))
     if broken:
         raise CommandError(f"{broken} corrupt {'entry' if broken == 1 else 'entries'}")
+
+
+@app.command()
+def verify(
+    paths: Annotated[list[Path], typer.Argument(metavar="DIRECTORY…", show_default=False)],
+    json: Json = False,
+) -> None:
+    """Verify checksums, offsets and indexes of all segments in data directories or logs, also of a running broker.
+
+    The exit code is 1 if something is corrupt.
+    """
+    from moldau.cli.log_verify import log_folders, verify_log
+    from moldau.node.ports.files import SystemDisk
+
+    disk = SystemDisk()
+    segments = total_bytes = broken = 0
+    for path in paths:
+        if not path.is_dir():
+            raise CommandError(f"{path}: not a directory")
+        for folder in log_folders(path):
+            for entry in verify_log(disk, folder):
+                segments, total_bytes = segments + 1, total_bytes + entry["bytes"]
+                broken += not entry["is_valid"]
+                if json:
+                    show_json_line(entry)
+                else:
+                    _show_verified(entry)
+    if broken:
+        raise CommandError(f"{broken} of {segments} segments {'is' if broken == 1 else 'are'} corrupt")
+    if not json:
+        print(f"{segments} segments with {human_bytes(total_bytes)} are valid")
+
+
+def _show_verified(entry: Entry) -> None:
+    for each in entry["corrupt"]:
+        offsets = f"offsets {each['first_offset']}-{each['last_offset']}"
+        print(f"{entry['segment']}: {each['reason']}, {offsets}, {each['bytes']} bytes at {each['position']}")
+    if not entry["has_valid_indexes"]:
+        print(f"{entry['segment']}: an index does not match the log; the broker restores it")
+    if entry["incomplete_end_at"] is not None:
+        print(
+            f"{entry['segment']}: incomplete batch at {entry['incomplete_end_at']}, being written or truncated at start"
+        )
 
 
 def _files(paths: list[Path]) -> Iterator[Path]:

@@ -86,6 +86,10 @@ class Disk(Protocol):
 
     def read(self, path: str) -> bytes: ...
 
+    def read_uncached(self, path: str, length: int, position: int) -> bytes:
+        """Read from the medium where the system can, and leave the page cache as it is; fewer bytes only at the end."""
+        ...
+
     def list(self, directory: str) -> list[str]:
         """Return the sorted names in a directory."""
         ...

@@ -32,17 +32,17 @@ class AbortedTransactions:
         """Rebuild the transaction indexes of these segments from the log, if the segments still exist."""
         for number, segment in enumerate(self.segments.all):
             if segment.base_offset in base_offsets:
-                segment.replace_transactions(self._entries_from_log(number))
+                segment.aborted.replace(self._entries_from_log(number))
                 # Before the other indexes: their absence is what reveals the loss of this one
-                segment.sync_transactions()
+                segment.aborted.sync()
 
     def _entries_of(self, number: int) -> list[AbortedTransaction]:
         segment = self.segments.all[number]
         try:
-            return segment.transactions
+            return segment.aborted.entries
         except CorruptTransactionIndex:
-            segment.replace_transactions(self._entries_from_log(number))
-            return segment.transactions
+            segment.aborted.replace(self._entries_from_log(number))
+            return segment.aborted.entries
 
     def _entries_from_log(self, number: int) -> list[AbortedTransaction]:
         """Compute a segment's transaction index from the producer state before it and its batches."""

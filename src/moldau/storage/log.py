@@ -285,7 +285,7 @@ class Log(ReadableLog):
         marker = read_marker(batch)
         aborted = self.producers.ended(header, base_offset, marker) if marker is not None else None
         if aborted is not None:
-            self._segments.active.add_aborted(aborted)
+            self._segments.active.aborted.add(aborted)
 
     # ── Roll ──
 

@@ -298,8 +298,9 @@ class LogLoader:
         segment.max_timestamp, segment.max_timestamp_offset = scan.max_timestamp, scan.max_timestamp_offset
         segment.activate(self.settings, scan.offsets, scan.times)
         segment.unindexed_bytes = scan.unindexed_bytes
-        segment.replace_transactions(scan.aborted)
+        segment.aborted.replace(scan.aborted)
         segment.write_behind()
+        segment.verification.add(0, scan.valid_bytes)
         if truncate_size is not None:
             segment.open_file().truncate(truncate_size)
             # Nothing below the recovery point is scanned again, so truncated data must not return with a power loss.
@@ -309,7 +310,8 @@ class LogLoader:
         """Restore the indexes of a scanned segment that is not active."""
         scan.times.append(scan.max_timestamp, scan.max_timestamp_offset - scan.base_offset)
         segment.write_closed_indexes(scan.offsets, scan.times)
-        segment.replace_transactions(scan.aborted)
+        segment.aborted.replace(scan.aborted)
+        segment.verification.add(0, scan.valid_bytes)
 
     # ── Common ──
 

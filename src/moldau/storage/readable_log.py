@@ -1,15 +1,22 @@
 """Read access to a log: bounds, batches by offset, records by time, leader epochs, aborted transactions."""
 
+from bisect import bisect_right
+
 from moldau.model.errors import OffsetOutOfRange
+from moldau.model.ids import NO_OFFSET
 from moldau.model.ports import FileSlice
 from moldau.storage import timestamps
 from moldau.storage.aborted_transactions import AbortedTransactions
+from moldau.storage.append_buffer import AppendBuffer
+from moldau.storage.batch_verifier import BatchVerifier
 from moldau.storage.flush import FlushState
 from moldau.storage.leader_epochs import LeaderEpochs
 from moldau.storage.log_range import LogRange
 from moldau.storage.producer_snapshots import Snapshots
 from moldau.storage.producer_state import Producers
-from moldau.storage.segments import Segments
+from moldau.storage.scrub import SegmentIndexes
+from moldau.storage.segment import Segment
+from moldau.storage.segments import Segments, SegmentSlice
 from moldau.storage.tail_index import TailIndex
 from moldau.storage.transaction_index import AbortedTransaction
 from moldau.storage.unreplicated_transactions import find_unreplicated
@@ -20,6 +27,7 @@ class ReadableLog:
 
     start_offset: int
     end_offset: int
+    append_buffer: AppendBuffer
     producers: Producers
     epochs: LeaderEpochs
     _segments: Segments
@@ -83,6 +91,59 @@ class ReadableLog:
         """Return what `read` finds as bytes; empty if there is nothing."""
         found = self.read(offset, max_bytes, until_offset=until_offset, at_least_one=at_least_one)
         return found.read() if found is not None else b""
+
+    # ── Verification ──
+
+    def verifier(self, segment: Segment) -> BatchVerifier | None:
+        """Return a verifier of a segment from its start on; None if the segment is no longer part of the log. Of the
+        active segment, it covers what an earlier process has written."""
+        if segment not in self._segments.all:
+            return None
+        written_bytes = self._written_bytes(segment)
+        verifier = BatchVerifier(
+            segment.base_offset,
+            self._segments.bound_of(self._segments.index_for(segment.base_offset), self.end_offset),
+            min(written_bytes, segment.verification.trusted_from) if segment.is_active else written_bytes,
+            frozenset(self.epochs.epochs),
+        )
+        verifier.next_offset = segment.base_offset
+        return verifier
+
+    def slice_verifier(self, read: SegmentSlice) -> BatchVerifier | None:
+        """Return a verifier of the bytes of a read, and of a few before it: they show where it must begin."""
+        verifier = self.verifier(read.segment)
+        if verifier is not None:
+            verifier.size_bytes = self._written_bytes(read.segment)
+            verifier.position = read.segment.offset_lookup().boundary_before(max(0, read.position - 1))
+            if verifier.position:
+                verifier.next_offset = NO_OFFSET
+        return verifier
+
+    def _written_bytes(self, segment: Segment) -> int:
+        """The size of a segment without the batches that are still buffered."""
+        is_buffered = segment is self._segments.active and self.append_buffer
+        return self.append_buffer.position if is_buffered else segment.size_bytes
+
+    def segment_after(self, base_offset: int) -> Segment | None:
+        """Return the first segment beyond a base offset."""
+        number = bisect_right(self._segments.bases, base_offset)
+        return self._segments.all[number] if number < len(self._segments) else None
+
+    def segment_of(self, offset: int) -> Segment | None:
+        """Return the segment that has an offset."""
+        in_log = self.start_offset <= offset < self.end_offset
+        return self._segments.all[self._segments.index_for(offset)] if in_log else None
+
+    def closed_sizes(self) -> list[tuple[int, int]]:
+        """Return base offset and size of each closed segment."""
+        return [(segment.base_offset, segment.size_bytes) for segment in self._segments.all[:-1]]
+
+    def restore_indexes(self, segment: Segment, indexes: SegmentIndexes) -> bool:
+        """Replace the index files of a closed segment, unless it has left the log."""
+        is_present = segment in self._segments.all and not segment.is_active
+        if is_present:
+            segment.write_closed_indexes(*indexes)
+        return is_present
 
     @property
     def layout_version(self) -> tuple[int, int]:

@@ -17,15 +17,16 @@ from moldau.model.ids import NO_TIMESTAMP
 from moldau.model.ports import Disk, File
 from moldau.model.units import MiB
 from moldau.records.header import HEADER_BYTES, MAGIC, read_header
-from moldau.storage import offset_index, time_index, transaction_index
+from moldau.storage import offset_index, time_index
 from moldau.storage.batch_scan import find_batch, iterate_headers
-from moldau.storage.files import replace_cache, sync, sync_directory, sync_path, write_all
-from moldau.storage.names import DELETED, INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, TRANSACTION_INDEX, path_of
+from moldau.storage.files import replace_cache, sync
+from moldau.storage.names import DELETED, INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, path_of
 from moldau.storage.offset_index import MappedOffsetIndex, OffsetIndex
 from moldau.storage.open_segments import OpenSegments
+from moldau.storage.segment_transactions import SegmentTransactions, write_end
+from moldau.storage.segment_verification import SegmentVerification
 from moldau.storage.settings import LogSettings
 from moldau.storage.time_index import TimeEntry, TimeIndex
-from moldau.storage.transaction_index import AbortedTransaction
 
 RESERVE_BYTES_MIN: Final = 4 * MiB  # smaller segments are not preallocated: there may be thousands
 RESERVE_AHEAD_BYTES: Final = 16 * MiB
@@ -44,8 +45,7 @@ class Segment:
         "_index_entries_soft_max",
         "_is_index_written",
         "_open_segments",
-        "_transactions",
-        "_transactions_written",
+        "aborted",
         "base_offset",
         "bytes_limit",
         "created_ms",
@@ -60,6 +60,7 @@ class Segment:
         "size_bytes",
         "times",
         "unindexed_bytes",
+        "verification",
     )
 
     def __init__(
@@ -75,8 +76,8 @@ class Segment:
         self.file: File | None = None
         self.offsets: OffsetIndex | MappedOffsetIndex | None = None
         self.times: TimeIndex | None = None
-        self._transactions: list[AbortedTransaction] | None = None
-        self._transactions_written = 0
+        self.aborted = SegmentTransactions(disk, folder, base_offset)
+        self.verification = SegmentVerification(trusted_from=size_bytes)
         self._is_index_written = False
         self._first_timestamp: int | None = None
         self.max_timestamp = NO_TIMESTAMP
@@ -100,7 +101,7 @@ class Segment:
         self.file.truncate(0)
         self.size_bytes = 0
         self._begin_activity(OffsetIndex(), TimeIndex(), settings)
-        self._transactions = []
+        self.aborted.begin()
         self._write_indexes()
         if settings.preallocate:
             self.file.allocate(settings.segment_bytes_max)
@@ -175,43 +176,21 @@ class Segment:
         if count >= self._index_entries_soft_max and self._is_index_full(settings):
             self.bytes_limit = 0  # the next append rolls
 
-    def add_aborted(self, transaction: AbortedTransaction) -> None:
-        self.transactions.append(transaction)
-        with suppress(OSError):  # the marker is already in the log; see add_index_entry
-            self._write_transactions()
-
-    def _write_transactions(self) -> None:
-        entries = self.transactions
-        if len(entries) == self._transactions_written:
-            return
-        data = transaction_index.encode(entries[self._transactions_written :])
-        self._write_end(TRANSACTION_INDEX, self._transactions_written * transaction_index.ENTRY_BYTES, data)
-        self._transactions_written = len(entries)
-
     def write_behind(self) -> None:
         """Write pending index entries."""
         self._write_indexes()
-        self._write_transactions()
+        self.aborted.write()
 
     def _write_indexes(self) -> None:
         assert isinstance(self.offsets, OffsetIndex)
         assert self.times is not None
         if self._is_index_written:
             return
-        self._write_end(INDEX, *self.offsets.unwritten())
+        write_end(self._disk, self.path(INDEX), *self.offsets.unwritten())
         self.offsets.mark_written()
-        self._write_end(TIME_INDEX, *self.times.unwritten())
+        write_end(self._disk, self.path(TIME_INDEX), *self.times.unwritten())
         self.times.mark_written()
         self._is_index_written = True
-
-    def _write_end(self, suffix: str, position: int, data: bytes) -> None:
-        """Make an index file end with `data`. Opened for this write only, so that a partition keeps one file open."""
-        file = self._disk.open(self.path(suffix), create=True)
-        try:
-            write_all(file, data, position)
-            file.truncate(position + len(data))
-        finally:
-            file.close()
 
     def seal(self, *, is_synced: bool = False) -> None:
         """Bring the indexes of the active segment to the state of a closed one.
@@ -224,7 +203,7 @@ class Segment:
             self._is_index_written = False
         self.write_behind()
         if is_synced:
-            self.sync_transactions()
+            self.aborted.sync()
         if self.reserved_bytes > RESERVE_BYTES_MIN and self.file is not None:
             self.reserved_bytes = RESERVE_BYTES_MIN
             with suppress(OSError):
@@ -258,9 +237,8 @@ class Segment:
         self._is_index_written = False
         self.offsets.truncate(position)
         self.times.truncate(end_offset - self.base_offset)
-        kept = [each for each in self.transactions if each.last_offset < end_offset]
-        if len(kept) < len(self.transactions):
-            self.replace_transactions(kept)
+        self.aborted.truncate(end_offset)
+        self.verification.truncate(position)
         if was_written:
             self._write_indexes()
             self.file.truncate(position)
@@ -301,6 +279,8 @@ class Segment:
         """Return position and size of the first batch that ends at `offset` or later."""
         file = self.open_file()
         begin = self.offset_lookup().position_before(offset - self.base_offset)
+        if self.verification.corrupt:
+            return self.verification.find(file, max(begin, start), self.size_bytes, offset)
         if begin > start:
             start = begin
             if not self._is_valid_lookup(offset, begin):
@@ -390,31 +370,6 @@ class Segment:
         return offsets, times
 
     @property
-    def transactions(self) -> list[AbortedTransaction]:
-        """Return the aborted transactions that ended here. Raises `CorruptTransactionIndex`."""
-        if self._transactions is None:
-            path = self.path(TRANSACTION_INDEX)
-            data = self._disk.read(path) if self._disk.exists(path) else b""
-            self._transactions = transaction_index.decode(data, self.base_offset)
-            self._transactions_written = len(self._transactions)
-        return self._transactions
-
-    def replace_transactions(self, entries: list[AbortedTransaction]) -> None:
-        """Rewrite the transaction index."""
-        self._transactions = entries
-        if not entries and not self._disk.exists(self.path(TRANSACTION_INDEX)):
-            self._transactions_written = 0
-            return
-        self._write_end(TRANSACTION_INDEX, 0, transaction_index.encode(entries))
-        self._transactions_written = len(entries)
-
-    def sync_transactions(self) -> None:
-        """Sync the transaction index: small, and present only after aborts."""
-        if self._disk.exists(self.path(TRANSACTION_INDEX)):
-            sync_path(self._disk, self.path(TRANSACTION_INDEX))
-            sync_directory(self._disk, self._folder)
-
-    @property
     def first_timestamp(self) -> int | None:
         """Return the max timestamp of the first batch (-1 if it has none), or None without batches."""
         if self._first_timestamp is None and self.size_bytes >= HEADER_BYTES:
@@ -484,7 +439,7 @@ class Segment:
         """Close the files. A slice keeps its own reference."""
         self._drop_maps()
         self.file = None
-        self._transactions = self._transactions and None  # an empty list takes no space and is requested often
+        self.aborted.release()
 
     def _drop_maps(self) -> None:
         if isinstance(self.offsets, MappedOffsetIndex):

@@ -3,6 +3,7 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from moldau.model.ports import Disk, File, FileSlice
 from moldau.storage.batch_scan import iterate_headers
@@ -12,6 +13,23 @@ from moldau.storage.open_segments import OpenSegments
 from moldau.storage.segment import Segment
 from moldau.storage.segment_swap import cleaned_paths, swap_in
 from moldau.storage.settings import LogSettings
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSlice(FileSlice):
+    """Batches found by the index of a segment: they may be old, and must be verified unless they are known to be valid.
+    Batches at the end of the log are found without it."""
+
+    segment: Segment
+
+    @property
+    def end(self) -> int:
+        return self.position + self.length
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether the bytes are known to be valid, as long as they are cached."""
+        return self.segment.verification.covers(self.position, self.end)
 
 
 class Segments:
@@ -50,7 +68,7 @@ class Segments:
 
     def read(
         self, offset: int, max_bytes: int, until_offset: int, end_offset: int, *, at_least_one: bool
-    ) -> FileSlice | None:
+    ) -> SegmentSlice | None:
         """Read whole batches from one segment, found by its index."""
         found = self._find(offset)
         if found is None:
@@ -62,7 +80,7 @@ class Segments:
             return None
         if end - position > max_bytes:
             end = max(segment.boundary_within(position, max_bytes), position + first_size)
-        return FileSlice(segment.open_file(), position, end - position)
+        return SegmentSlice(segment.open_file(), position, end - position, segment)
 
     def _find(self, offset: int) -> tuple[int, int, int] | None:
         """Return the segment, position and size of the first batch that ends at `offset` or later."""

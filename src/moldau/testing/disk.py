@@ -24,6 +24,7 @@ from moldau.testing.trace import Trace
 
 CAPACITY_BYTES: Final = 1 << 40
 FILES_MAX: Final = 1 << 20
+SECTOR_BYTES: Final = 4096
 
 __all__ = ["Crashed", "DiskFaults", "IoPoint", "SimulatedDisk", "When"]
 
@@ -51,6 +52,7 @@ class SimulatedDisk:
         self.faults = DiskFaults()
         self.fired: Counter[str] = Counter()
         self.write_error = 0  # if not 0, everything that changes the disk fails with this error; syncs have no effect
+        self.broken_sectors: set[tuple[str, int]] = set()  # reads of them fail
         self.is_hanging = False  # jobs of the executor do not complete while this is True
         self.points = 0
         self.boots = 1  # how often the host has booted
@@ -131,6 +133,18 @@ class SimulatedDisk:
         if place < len(inode.durable):
             inode.durable[place] ^= mask
         self._count("bit flip", f"{path} {place}")
+
+    def break_sector(self, path: str, position: int) -> None:
+        """Make reads of the sector at a position of a file fail with EIO."""
+        self.broken_sectors.add((path, position // SECTOR_BYTES))
+        self._count("broken sector", f"{path} {position}")
+
+    def check_sectors(self, path: str, position: int, length: int) -> None:
+        """Fail if a read touches a broken sector."""
+        for broken_path, sector in self.broken_sectors:
+            begin = sector * SECTOR_BYTES
+            if broken_path == path and position < begin + SECTOR_BYTES and begin < position + length:
+                raise os_error(errno.EIO, path)
 
     def contents(self) -> dict[str, bytes]:
         """Return the content of every file as a process would read it."""

@@ -39,6 +39,9 @@ class MountedDisk:
             raise os_error(errno.EIO, path)
         return bytes(inode.content)
 
+    def read_uncached(self, path: str, length: int, position: int) -> bytes:
+        return self.open(path, read_only=True).pread(length, position)
+
     def list(self, directory: str) -> list[str]:
         self.check_alive()
         return sorted(self._disk.folder(directory).entries)
@@ -179,6 +182,8 @@ class SimulatedFile:
         self._disk.fail_if_planned("pread", self.path)
         if self._disk.fires("read error", self._disk.faults.read_error, self.path):
             raise os_error(errno.EIO, self.path)
+        if self._disk.broken_sectors:
+            self._disk.check_sectors(self.path, position, length)
         return bytes(self._inode.content[position : position + length])
 
     def pwrite(self, data: Buffer, position: int) -> int:

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from moldau.model.settings import Kind, setting
-from moldau.model.units import SECOND_MS
+from moldau.model.settings import Kind, Scope, setting
+from moldau.model.units import DAY_MS, SECOND_MS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,4 +23,12 @@ class LogDirSettings:
         kind=Kind.INT,
         at_least=0,
         doc="A log dir without space for this long is offline until there is space.",
+    )
+    scrub_interval_ms: int = setting(
+        "moldau.log.scrub.interval.ms",
+        7 * DAY_MS,
+        kind=Kind.LONG,
+        at_least=-1,
+        scope=Scope.CLUSTER,
+        doc="Closed segments are read and verified once in this time, at most 3% of the time; -1: never.",
     )

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any, Final
 
 from moldau.broker.access import Operation
+from moldau.broker.fetch.cold_reads import is_ready, prepare
 from moldau.broker.fetch.contexts import ConsumerFetchContext
 from moldau.broker.fetch.replica_selector import select_preferred_replica
 from moldau.broker.fetch.sessions import CachedPartition, FetchContext, Key
@@ -15,6 +16,7 @@ from moldau.model.errors import (
     KafkaError,
     NotLeaderOrFollower,
     OffsetOutOfRange,
+    StorageFailed,
     TopicAuthorizationFailed,
     UnknownTopicId,
 )
@@ -26,10 +28,10 @@ from moldau.model.protocol import (
     FETCH_TOPIC_IDS_FROM,
     READ_COMMITTED,
 )
-from moldau.model.units import SECOND_MS, KiB
+from moldau.model.units import SECOND_MS
 from moldau.wire.messages import FetchRequest, FetchResponse
 
-PROBED_AT_ONE_PLACE_BYTES: Final = 64 * KiB  # the kernel reads ahead: a short slice is cached as a whole or not
+PREPARE_ATTEMPTS: Final = 5  # each finds another corrupt range
 WAIT_MS_MAX: Final = 300_000
 PARTITIONS_PER_WEIGHT: Final = 64  # a fetch that waits on many partitions weighs more
 LEADERSHIP_CHECK_MS_MAX: Final = 1.0 * SECOND_MS  # limit of the leadership check
@@ -83,9 +85,9 @@ async def handle(request: FetchRequest, context: ConsumerFetchContext) -> FetchR
         read = await _wait_for_more(request, fetch_context, context, read)
     if read.beyond_end:
         await _check_leadership(read, fetch_context, context)
-    for result in read.results.values():
-        if isinstance(result.records, FileSlice) and not is_cached(result.records):
-            await context.broker.executor.run(result.records.read)
+    for key, result in read.results.items():
+        if isinstance(result.records, FileSlice) and not is_ready(result.records):
+            read.results[key] = await _prepare(request, key, fetch_context.wanted[key], context, result)
     if usage is not None:
         usage.fetched(read.bytes)
     return _response(fetch_context, read, context)
@@ -149,10 +151,22 @@ def _confirm_leadership(
     return leading.leadership_check.confirm(LEADERSHIP_CHECK_MS_MAX)
 
 
-def is_cached(records: FileSlice) -> bool:
-    """Whether the slice is in the page cache; a send must not block on the disk."""
-    probed_bytes = 1 if records.length < PROBED_AT_ONE_PLACE_BYTES else records.length
-    return records.file.is_cached(probed_bytes, records.position)
+async def _prepare(
+    request: FetchRequest, key: Key, wanted: CachedPartition, context: ConsumerFetchContext, result: Any
+) -> Any:
+    """Read and verify batches before they are sent. If some are corrupt, only those before them are sent."""
+    broker = context.broker
+    for _ in range(PREPARE_ATTEMPTS):
+        records = result.records
+        if not isinstance(records, FileSlice) or is_ready(records):
+            return result
+        try:
+            if await prepare(records, _find(wanted, context), broker.executor, broker.log_scrubber):
+                return result
+        except KafkaError as error:
+            return _error_result(wanted, error, context)
+        result = _read_one(request, key, wanted, context, _ReadResult(), len(records))
+    return _error_result(wanted, StorageFailed("The batches could not be verified."), context)
 
 
 async def _read(request: FetchRequest, fetch_context: FetchContext, context: ConsumerFetchContext) -> _ReadResult:

@@ -7,6 +7,7 @@ from moldau.broker.controllers.controller_channel import ControllerChannel
 from moldau.broker.drivers.metadata import MetadataDriver
 from moldau.broker.fetch.replica_sessions import ReplicaFetchSessions
 from moldau.broker.fetch.sessions import FetchSessions
+from moldau.broker.partitions.log_scrubber import LogScrubber
 from moldau.broker.partitions.table import Partitions
 from moldau.broker.replicas.replicas import Replicas
 from moldau.broker.requests.context import ContextHost, RequestContext
@@ -46,6 +47,9 @@ class ConsumerFetchHost(LogFetchHost, Protocol):
 
     @property
     def fetch_sessions(self) -> FetchSessions: ...
+
+    @property
+    def log_scrubber(self) -> LogScrubber: ...
 
 
 class FollowerFetchHost(LogFetchHost, Protocol):

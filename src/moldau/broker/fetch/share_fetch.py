@@ -12,7 +12,8 @@ from typing import Final, NamedTuple, Protocol
 from moldau.broker.access import Operation
 from moldau.broker.configs.broker_settings import BrokerSettings
 from moldau.broker.fetch.acknowledgements import SharesMember
-from moldau.broker.fetch.consumer_fetch import WAIT_MS_MAX, is_cached
+from moldau.broker.fetch.cold_reads import is_cached
+from moldau.broker.fetch.consumer_fetch import WAIT_MS_MAX
 from moldau.broker.fetch.share_reads import scan, trim
 from moldau.broker.partitions.waiters import DelayedFetch, Watched
 from moldau.broker.requests.context import RequestContext

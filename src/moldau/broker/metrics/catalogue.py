@@ -256,6 +256,13 @@ DISK_ERRORS: Final = _counter("moldau_disk_errors_total", "Failed reads and writ
 OFFLINE_LOG_DIRS: Final = _gauge(
     "kafka_log_logmanager_offlinelogdirectorycount", "1 if the log dir cannot be written: it is full or failing."
 )
+SCRUBBED_BYTES: Final = _counter("moldau_scrub_bytes_total", "Bytes of closed segments that the scrubber verified.")
+SCRUB_PASSES: Final = _counter("moldau_scrub_passes_total", "Complete passes of the scrubber over all closed segments.")
+SCRUB_PROGRESS: Final = _gauge("moldau_scrub_progress_ratio", "The share of the current pass that is done.")
+CORRUPT_RANGES: Final = _counter("moldau_scrub_corrupt_ranges_total", "Corrupt ranges found by verifying segments.")
+RESTORED_INDEXES: Final = _counter(
+    "moldau_scrub_restored_indexes_total", "Segments whose index files did not match the log and were computed again."
+)
 METADATA_OFFSET: Final = _gauge(
     "kafka_server_broker_metadata_metrics_last_applied_record_offset",
     "The offset of the newest metadata record in effect on this broker.",

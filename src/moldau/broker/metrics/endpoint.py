@@ -20,6 +20,7 @@ from moldau.broker.metrics.quota_metrics import quota_lines
 from moldau.broker.metrics.telemetry_metrics import telemetry_lines
 from moldau.broker.network.connection_limits import ConnectionLimits
 from moldau.broker.partitions.log_flusher import LogFlusher
+from moldau.broker.partitions.log_scrubber import LogScrubber
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.quotas.client_quotas import ClientQuotas
 from moldau.broker.requests.router import Api
@@ -67,6 +68,9 @@ class MetricsHost(ClusterMetricsHost, Protocol):
     def disk_errors(self) -> int: ...
 
     def disk_space(self) -> tuple[int, int]: ...
+
+    @property
+    def log_scrubber(self) -> LogScrubber: ...
 
     @property
     def log_dir(self) -> LogDirMonitor: ...
@@ -240,6 +244,11 @@ class MetricsEndpoint:
             (catalogue.DISK_TOTAL, total_bytes),
             (catalogue.DISK_ERRORS, broker.disk_errors),
             (catalogue.OFFLINE_LOG_DIRS, int(not broker.log_dir.is_online)),
+            (catalogue.SCRUBBED_BYTES, broker.log_scrubber.bytes_read),
+            (catalogue.SCRUB_PASSES, broker.log_scrubber.passes),
+            (catalogue.SCRUB_PROGRESS, round(broker.log_scrubber.progress, 4)),
+            (catalogue.CORRUPT_RANGES, broker.log_scrubber.corrupt_ranges),
+            (catalogue.RESTORED_INDEXES, broker.log_scrubber.restored_indexes),
         )
         for metric, number in numbers:
             yield from plain(metric, [((), number)])

@@ -55,7 +55,8 @@ class LogStore:
         self._high_watermarks = dict(self._written[HIGH_WATERMARKS])
         self._cleaned_offsets = dict(self._written[CLEANED])
         self._known = {found.partition: found.topic_id for found in folder.partitions()}
-        self._closed_corrupt: set[TopicPartition] = set()  # closed because of corruption, scanned when reopened
+        # logs closed because of corruption: scanned when reopened, and truncated at this offset
+        self._closed_corrupt: dict[TopicPartition, int] = {}
         self._open_segments = OpenSegments()
         self._has_renamed = False  # a partition directory was created, renamed or marked, and not flushed yet
         self._checkpointing = asyncio.Lock()
@@ -98,7 +99,11 @@ class LogStore:
         self._known.pop(name, None)
         self._recovery_points.pop(name, None)
         self._start_offsets.pop(name, None)
-        self._closed_corrupt.discard(name)
+        damaged_offset = self._closed_corrupt.pop(name, None)
+        if damaged_offset is not None and allows_data_loss:
+            log.truncate_to(
+                max(damaged_offset, log.start_offset)
+            )  # a scan does not notice every wrong base offset or leader epoch
         high_watermark = self._high_watermarks.pop(name, 0) if is_known else 0
         return log, max(high_watermark, log.start_offset)
 
@@ -131,7 +136,7 @@ class LogStore:
         self._recovery_points[name] = min(log.recovery_point, segment)
         self._start_offsets[name] = log.start_offset
         self._high_watermarks[name] = partition.high_watermark
-        self._closed_corrupt.add(name)
+        self._closed_corrupt[name] = damaged_offset
 
     def mark_stray(self, name: TopicPartition) -> None:
         """The log cannot be used: rename it, so that the next `open` creates a new one."""
@@ -149,7 +154,7 @@ class LogStore:
     def _forget(self, name: TopicPartition) -> None:
         for memory in (self._known, self._recovery_points, self._start_offsets, self._high_watermarks):
             memory.pop(name, None)
-        self._closed_corrupt.discard(name)
+        self._closed_corrupt.pop(name, None)
 
     async def delete(self, partition: Partition) -> None:
         """Rename it at once; delete the files after `file.delete.delay.ms`, when no send reads them any longer."""

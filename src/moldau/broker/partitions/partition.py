@@ -11,7 +11,7 @@ advances -> `committed_to` completes commit waiters and wakes delayed fetches.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from moldau.broker.partitions.remote_follower import RemoteFollower
@@ -19,6 +19,7 @@ from moldau.broker.partitions.waiters import CommitWaiter, FetchWatcher, OffsetW
 from moldau.broker.partitions.write_coalescer import WriteCoalescer
 from moldau.broker.runtime.meters import TrafficMeter
 from moldau.model.errors import (
+    CorruptMessage,
     FencedLeaderEpoch,
     KafkaError,
     NotLeaderOrFollower,
@@ -39,8 +40,9 @@ from moldau.records.header import (
     read_header,
 )
 from moldau.storage.batch_scan import CorruptBatch
-from moldau.storage.corrupt_range import CorruptRange, find_corruption_at, unreadable_from
+from moldau.storage.corrupt_range import CorruptRange, CorruptRanges, find_corruption_at, unreadable_from
 from moldau.storage.log import AppendResult, Log
+from moldau.storage.segment import Segment
 
 if TYPE_CHECKING:
     from moldau.broker.partitions.follower_role import FollowerRole
@@ -74,6 +76,7 @@ class Partition:
         "_on_disk_error",
         "_request_sync",
         "_sync_waits",
+        "corrupt_ranges",
         "damage",
         "followers",
         "following",
@@ -120,8 +123,9 @@ class Partition:
         # the partition's entries in the fetch sessions of other brokers
         self.followers: dict[RemoteFollower, None] = {}
         self.has_unflushed_truncation = False  # truncated, and the truncation is not flushed yet
-        self.damage: CorruptRange | None = None  # the first corrupt range found; not served
-        self.on_damage: Callable[[Partition], None] | None = None
+        self.damage: CorruptRange | None = None  # the first corrupt range; not served
+        self.corrupt_ranges = CorruptRanges()
+        self.on_damage: Callable[[Partition, CorruptRange], None] | None = None
         self.is_abandoned = False  # another replica has the records: the log is reopened without the corrupt range
         self.leads_alone = True  # no other replica counts for the high watermark
         self.pending_bytes = 0  # appended, but above the high watermark
@@ -332,12 +336,13 @@ class Partition:
 
     def read(self, offset: int, max_bytes: int, until_offset: int, *, at_least_one: bool) -> FileSlice | None:
         if self.damage is not None:
-            until_offset = self._before_damage(self.damage, offset, until_offset)
+            until_offset = self._before_damage(offset, until_offset)
         try:
             return self.log.read(offset, max_bytes, until_offset=until_offset, at_least_one=at_least_one)
         except CorruptBatch as error:
-            self.mark_damaged(unreadable_from(offset, error))
-            raise
+            damage = unreadable_from(offset, error)
+            self.mark_damaged(damage)
+            raise self._corrupt_error(damage) from error
         except OSError as error:
             self._on_disk_error(self, error)
             raise StorageFailed(f"Cannot read {self.name}: {error.strerror}.") from error
@@ -351,15 +356,31 @@ class Partition:
 
     def mark_damaged(self, damage: CorruptRange) -> None:
         """Stop serving the corrupt range."""
+        if not self.corrupt_ranges.add(damage):
+            return
         if self.damage is None or damage.offset < self.damage.offset:
             self.damage = damage
-            if self.on_damage is not None:
-                self.on_damage(self)
+        if self.on_damage is not None:
+            self.on_damage(self, damage)
 
-    def _before_damage(self, damage: CorruptRange, offset: int, until_offset: int) -> int:
-        if damage.offset <= offset < damage.end_offset:
-            raise StorageFailed(f"{self.name} is corrupt: {damage}.")
-        return min(until_offset, damage.offset) if offset < damage.offset else until_offset
+    def mark_segment_damaged(self, segment: Segment, found: Sequence[CorruptRange]) -> None:
+        """A segment was verified: its corrupt ranges are not served, the batches beside them are."""
+        for each in found:
+            segment.verification.mark_corrupt(each)
+            self.mark_damaged(each)
+
+    def _before_damage(self, offset: int, until_offset: int) -> int:
+        damage = self.corrupt_ranges.first_after(offset)
+        if damage is None:
+            return until_offset
+        if damage.offset <= offset:
+            raise self._corrupt_error(damage)
+        return min(until_offset, damage.offset)
+
+    def _corrupt_error(self, damage: CorruptRange) -> KafkaError:
+        """Clients retry with another replica; without one they must know that the records are lost."""
+        text = f"{self.name} is corrupt: {damage}."
+        return CorruptMessage(text) if self.leads_alone else StorageFailed(text)
 
     # -- roles
 

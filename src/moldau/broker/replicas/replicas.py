@@ -22,6 +22,7 @@ from moldau.machines.metadata.image import BrokerImage, MetadataImage, Partition
 from moldau.machines.replication import NOT_ELIGIBLE, FollowerMachine, LeaderMachine
 from moldau.model.ids import NO_EPOCH, NO_NODE, Address, TopicId
 from moldau.model.ports import Clock
+from moldau.storage.corrupt_range import CorruptRange
 
 logger = logging.getLogger(__name__)
 
@@ -46,9 +47,11 @@ class Replicas:
         send_to_controller: SendToController,
         checkpoint: Callable[[], Awaitable[None]],
         failed: Callable[[str, BaseException], None],
-        is_log_dir_online: Callable[[], bool] = lambda: True,
+        is_log_dir_online: Callable[[], bool],
+        verify_segment_of: Callable[[Partition, int], None],
     ) -> None:
-        """`checkpoint` writes the recovery points."""
+        """`checkpoint` writes the recovery points; `verify_segment_of` verifies the segment that has an offset."""
+        self._verify_segment_of = verify_segment_of
         self._is_log_dir_online = is_log_dir_online
         self._node_id = node_id
         self._listener = inter_broker_listener
@@ -209,10 +212,13 @@ class Replicas:
         is_led = state.leader not in (NO_NODE, self._node_id)
         return self.has_own_registration and is_led and self._node_id not in state.trusted
 
-    def _found_damage(self, partition: Partition) -> None:
-        logger.error("%s: corrupt range is not served: %s", partition.name, partition.damage)
-        if not partition.leads_alone:
-            self.replica_lost(partition.topic_id, partition.name.partition)
+    def _found_damage(self, partition: Partition, found: CorruptRange) -> None:
+        if found is partition.damage:  # the first one of the partition
+            logger.error("%s: corrupt range is not served: %s", partition.name, found)
+            if not partition.leads_alone:
+                self.replica_lost(partition.topic_id, partition.name.partition)
+        if not found.end_position:  # a reader found it, and does not know where it ends
+            self._verify_segment_of(partition, found.offset)
 
     def replica_truncated(self, partition: Partition) -> None:
         self._truncation_sync.add(partition)

@@ -18,7 +18,8 @@ THREADS: Final = 4
 QUEUED_MAX: Final = 1024
 NICENESS: Final = 10
 URGENT_NICENESS: Final = 5  # on a saturated machine it still gets a third of a normal process's share
-URGENT_IDLE_S: Final = 10.0  # an idle urgent worker exits after this
+IDLE_S: Final = 60.0  # an idle worker exits after this
+URGENT_IDLE_S: Final = 10.0
 PARENT_DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG
 
 
@@ -27,7 +28,7 @@ class SystemExecutor:
 
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
-        self._worker = Worker(NICENESS)
+        self._worker = Worker(NICENESS, IDLE_S)
         self._urgent_worker = Worker(URGENT_NICENESS, URGENT_IDLE_S)
         self._slots = asyncio.Semaphore(QUEUED_MAX)
 

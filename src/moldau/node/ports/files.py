@@ -13,6 +13,7 @@ from typing import Final
 
 from moldau.model.ports import Buffer, File
 from moldau.node.ports.capabilities import Capabilities
+from moldau.node.ports.uncached_reads import read_past_cache
 
 KEEP_SIZE: Final = 1  # FALLOC_FL_KEEP_SIZE: reserve blocks, leave the length
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
@@ -143,6 +144,9 @@ class SystemDisk:
     def read(self, path: str) -> bytes:
         with open(path, "rb") as file:
             return file.read()
+
+    def read_uncached(self, path: str, length: int, position: int) -> bytes:
+        return read_past_cache(path, length, position)
 
     def list(self, directory: str) -> list[str]:
         return sorted(os.listdir(directory))
