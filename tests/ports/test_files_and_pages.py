@@ -70,6 +70,19 @@ def test_reads_past_the_page_cache_return_the_file(
     assert disk.read_uncached(str(path), length, 70_001) == b""
 
 
+def test_other_users_cannot_read_new_files_and_folders(tmp_path: Path) -> None:
+    disk = SystemDisk()
+    before = os.umask(0o022)
+    try:
+        disk.make_directory(f"{tmp_path}/data/t-0")
+        disk.open(f"{tmp_path}/data/t-0/log", create=True).close()
+        disk.lock(f"{tmp_path}/data/.lock").release()
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "data").rglob("*")}
+    assert modes == {"t-0": 0o750, "log": 0o640, ".lock": 0o640}
+
+
 def test_empty_file_can_be_mapped(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     assert bytes(SystemDisk().map(str(tmp_path / "empty"))) == b""

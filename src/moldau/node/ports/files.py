@@ -15,6 +15,8 @@ from moldau.model.ports import Buffer, File
 from moldau.node.ports.capabilities import Capabilities
 from moldau.node.ports.uncached_reads import read_past_cache
 
+FILE_MODE: Final = 0o640  # records are not for every user of the machine
+FOLDER_MODE: Final = 0o750
 KEEP_SIZE: Final = 1  # FALLOC_FL_KEEP_SIZE: reserve blocks, leave the length
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 
@@ -130,7 +132,7 @@ class SystemDisk:
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
         flags = (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return SystemFile(os.open(path, flags, 0o644), self._capabilities)
+        return SystemFile(os.open(path, flags, FILE_MODE), self._capabilities)
 
     def map(self, path: str) -> memoryview:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -158,7 +160,7 @@ class SystemDisk:
         return os.stat(path).st_size
 
     def make_directory(self, directory: str) -> None:
-        os.makedirs(directory, exist_ok=True)
+        os.makedirs(directory, FOLDER_MODE, exist_ok=True)
 
     def rename(self, old: str, new: str) -> None:
         os.replace(old, new)
@@ -193,7 +195,7 @@ class SystemDisk:
             return ""
 
     def lock(self, path: str) -> SystemDirectoryLock:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
