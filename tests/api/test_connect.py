@@ -28,6 +28,13 @@ def connection(broker: Broker) -> Iterator[Connection]:
         yield connection
 
 
+def test_connection_logs_no_routine_to_standard_error(broker: Broker, capfd: pytest.CaptureFixture[str]) -> None:
+    with moldau.connect(broker.bootstrap_servers) as connection:
+        for number in range(20):
+            connection.publish("quiet", b"%d" % number)
+    assert "%6|" not in capfd.readouterr().err
+
+
 def read(connection: Connection, topic: str, count: int, **options: object) -> list[Message]:
     found: list[Message] = []
     with connection.consume(topic, idle_s=15, **options) as messages:  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
 """The commands of `python -m moldau_dev.bench`. Each imports what it measures when it runs."""
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -171,6 +172,21 @@ def groups(
         found = measure_groups(plan_of(None, True, folder, rounds, 1), tell, Size(commits=commits))
     show(found.rounds, group_verdicts(found), as_json=json)
     _judge(group_verdicts(found), strict)
+
+
+@app.command()
+def security(rounds: Rounds = 5, json: Json = False) -> None:
+    """CPU of a broker per request and per MiB: open, and with TLS, SASL, ACLs and quotas."""
+    from moldau.cli.bench.reports import progress
+    from moldau_dev.bench.reports import show_security
+    from moldau_dev.bench.security import measure_security
+
+    with progress() as tell:
+        rows = measure_security(rounds, tell)
+    if json:
+        show_json([dataclasses.asdict(row) for row in rows])
+    else:
+        show_security(rows)
 
 
 @app.command()

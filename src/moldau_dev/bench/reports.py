@@ -7,6 +7,7 @@ from moldau.cli.bench.statistics import Spread, spread
 from moldau.cli.bench.targets import MB, Measured
 from moldau.cli.output import show_table
 from moldau_dev.bench.figures import Comparison
+from moldau_dev.bench.security import Row as SecurityRow
 
 
 def show_rates(measured: Measured) -> None:
@@ -45,3 +46,21 @@ def show_comparisons(comparisons: Sequence[Comparison]) -> None:
     ]
     columns = ("CPU per request", "now", "committed", "now/committed", "the same, of plain")
     show_table(columns, rows, numbers=columns[1:])
+
+
+def show_security(rows: Sequence[SecurityRow]) -> None:
+    columns = ("security", "us/request", "beside", "ratio", "from … to", "ms/MiB", "MiB ratio", "of MiB from … to")
+    cells = [
+        (
+            each.name,
+            number(each.us_per_request.median),
+            each.reference,
+            f"{number(each.request_ratio.median)} x" if each.request_ratio else None,
+            value_range(each.request_ratio) if each.request_ratio else None,
+            number(each.ms_per_mib.median),
+            f"{number(each.mib_ratio.median)} x" if each.mib_ratio else None,
+            value_range(each.mib_ratio) if each.mib_ratio else None,
+        )
+        for each in rows
+    ]
+    show_table(columns, cells, numbers=("us/request", "ratio", "ms/MiB", "MiB ratio"))
