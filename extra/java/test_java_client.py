@@ -1,11 +1,16 @@
 """Apache Kafka's own Java client, several versions of it: produce, consume, administer."""
 
+import os
 import subprocess
+from pathlib import Path
 from typing import Final
 
 import pytest
 from apache_kafka import HERE, has_java, java
 
+from moldau.broker.authorizer import STANDARD_AUTHORIZER
+from moldau.cli.files import write_private
+from moldau.node.properties import format_properties
 from moldau.testing import Broker
 
 pytestmark = pytest.mark.skipif(not has_java, reason="needs java and `mvn package`")
@@ -53,10 +58,30 @@ def test_java_client_works_with_transactions(version: str) -> None:
         _take_tour(broker, version, "moldau.TransactionTour", str(version >= "4").lower(), steps_min=11)
 
 
-def _take_tour(broker: Broker, version: str, tour_class: str, *arguments: str, steps_min: int) -> None:
+@pytest.mark.parametrize("security", ["scram", "mtls"])
+def test_java_client_is_served_over_tls_with_authentication(security: str, tmp_path: Path) -> None:
+    """The everyday steps and transactions, by a user whose sessions are renewed every two seconds."""
+    settings = {
+        "moldau.metrics.listener": "",
+        "auto.create.topics.enable": "false",
+        "authorizer.class.name": STANDARD_AUTHORIZER,
+        "connections.max.reauth.ms": "2000",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
+    }
+    with Broker(security=security, settings=settings) as broker:
+        config = tmp_path / "client.properties"
+        write_private(config, format_properties(broker.client_settings))
+        _take_tour(broker, VERSIONS[-1], "moldau.ClientTour", steps_min=26, config=config)
+        _take_tour(broker, VERSIONS[-1], "moldau.TransactionTour", "true", steps_min=11, config=config)
+
+
+def _take_tour(
+    broker: Broker, version: str, tour_class: str, *arguments: str, steps_min: int, config: Path | None = None
+) -> None:
     jar = HERE / f"target/clients/kafka-clients-{version}.jar"
     command = java(tour_class, broker.bootstrap_servers, *arguments, first=[jar] if jar.exists() else [])
-    tour = subprocess.run(command, capture_output=True, text=True, timeout=170, check=False)
+    environment = {**os.environ, **({"CLIENT_CONFIG": str(config)} if config else {})}
+    tour = subprocess.run(command, capture_output=True, text=True, timeout=170, check=False, env=environment)
     failed = [line for line in tour.stdout.splitlines() if line.startswith("failed ")]
     assert not failed, "\n".join([*failed, tour.stderr[-4000:]])
     assert tour.stdout.count("passed ") >= steps_min, tour.stdout + tour.stderr[-4000:]

@@ -1,11 +1,17 @@
 package moldau;
 
+import java.io.IOException;
+import java.io.Reader;
+import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Properties;
 import java.util.concurrent.Future;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
@@ -22,24 +28,37 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 final class Clients {
     static final Duration WAIT = Duration.ofSeconds(20);
 
-    private final String servers;
+    private final Map<String, Object> connection = new HashMap<>();
 
+    /** CLIENT_CONFIG may name a properties file with the settings of TLS and SASL. */
     Clients(String servers) {
-        this.servers = servers;
+        String file = System.getenv("CLIENT_CONFIG");
+        if (file != null) {
+            Properties properties = new Properties();
+            try (Reader reader = Files.newBufferedReader(Path.of(file))) {
+                properties.load(reader);
+            } catch (IOException error) {
+                throw new UncheckedIOException(error);
+            }
+            properties.forEach((name, value) -> connection.put((String) name, value));
+        }
+        connection.put("bootstrap.servers", servers);
     }
 
     Admin admin() {
-        return Admin.create(Map.of("bootstrap.servers", servers));
+        return Admin.create(connection);
     }
 
     KafkaProducer<byte[], byte[]> producer(Map<String, Object> settings) {
-        Map<String, Object> all = new HashMap<>(Map.of("bootstrap.servers", servers, "linger.ms", 5));
+        Map<String, Object> all = new HashMap<>(connection);
+        all.put("linger.ms", 5);
         all.putAll(settings);
         return new KafkaProducer<>(all, new ByteArraySerializer(), new ByteArraySerializer());
     }
 
     KafkaConsumer<byte[], byte[]> consumer(Map<String, Object> settings) {
-        Map<String, Object> all = new HashMap<>(Map.of("bootstrap.servers", servers, "auto.offset.reset", "none"));
+        Map<String, Object> all = new HashMap<>(connection);
+        all.put("auto.offset.reset", "none");
         all.putAll(settings);
         return new KafkaConsumer<>(all, new ByteArrayDeserializer(), new ByteArrayDeserializer());
     }
