@@ -6,11 +6,10 @@ from pathlib import Path
 
 from moldau.broker.configs.broker_settings import BrokerSettings
 from moldau.broker.configs.topic_defaults import TOPIC_DEFAULTS
-from moldau.broker.handlers.authorization import OF_SHARE_PARTITION, RULES, Rule
+from moldau.broker.handlers.authorization import RULES, Rule
 from moldau.broker.handlers.table import served_apis
 from moldau.broker.metrics.catalogue import CATALOGUE
 from moldau.broker.requests.router import Api
-from moldau.machines.metadata.features import SHARE_VERSION_FEATURE, SUPPORTED_FEATURES
 from moldau.model import errors
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.kafka_settings import BROKER_SETTINGS, removed
@@ -153,18 +152,13 @@ def error_codes() -> str:
 
 
 def apis() -> str:
-    rows = [[str(api.key), api.name, versions_of(api), _sentence(api)] for api in released_apis()]
+    rows = [[str(api.key), api.name, versions_of(api), _sentence(api)] for api in served_apis()]
     return page(
         "APIs",
         "Every API that is served, as in `ApiVersions`. Requests of other APIs or versions are "
         "rejected with `UNSUPPORTED_VERSION` where the protocol has room for it.",
         table(["key", "API", "versions", "what it does"], rows),
     )
-
-
-def released_apis() -> list[Api]:
-    """The served APIs without those of features in development."""
-    return [api for api in served_apis() if api.feature is None or api.feature in SUPPORTED_FEATURES]
 
 
 def versions_of(api: Api) -> str:
@@ -188,11 +182,10 @@ def _sentence(api: Api) -> str:
 def authorization() -> str:
     rows = [
         [api.name, _permissions(rule), rule.when or "always", _consequence(rule)]
-        for api in sorted(released_apis(), key=lambda api: api.name)
+        for api in sorted(served_apis(), key=lambda api: api.name)
         for rule in RULES[api.name]
-        if rule.when != OF_SHARE_PARTITION or SHARE_VERSION_FEATURE in SUPPORTED_FEATURES
     ]
-    free = sorted(api.name for api in released_apis() if not RULES[api.name])
+    free = sorted(api.name for api in served_apis() if not RULES[api.name])
     return page(
         "Authorization",
         "The permissions that each API needs, with an authorizer. Where an API has several rows, all of them apply, in "

@@ -1,4 +1,4 @@
-"""Members of share groups over the wire, and the feature that they need."""
+"""Members of share groups over the wire."""
 
 import asyncio
 from typing import Any
@@ -6,13 +6,10 @@ from typing import Any
 from broker_scene import Scene, Talker
 from group_members import find_coordinator
 
-from moldau.machines.metadata.features import FEATURES_IN_DEVELOPMENT, SHARE_VERSION_FEATURE, FeatureUpdate
 from moldau.model.errors import ErrorCode
-from moldau.node.node import Node
 from moldau.wire import messages
 
 HEARTBEAT = messages.ShareGroupHeartbeatRequest
-IN_DEVELOPMENT = "unstable.feature.versions.enable=true"
 TOPIC = "t"
 JOINING, LEAVING = 0, -1
 COORDINATOR_MOVED = (
@@ -20,16 +17,6 @@ COORDINATOR_MOVED = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
 )
-
-
-async def enable_share_groups(node: Node) -> None:
-    """Finalize share.version on the active controller, whatever the ACLs are."""
-    update = FeatureUpdate(SHARE_VERSION_FEATURE, 1)
-    (updated,) = await node.broker.metadata.write(
-        lambda machine: machine.decide_update_features([update], supported=FEATURES_IN_DEVELOPMENT)
-    )
-    assert updated.error is ErrorCode.NONE, updated.message
-    await node.broker.catch_up_with_metadata()
 
 
 class ShareMember:
@@ -73,8 +60,7 @@ class ShareMember:
 
 
 async def ready(scene: Scene, partitions: int = 3) -> Talker:
-    """Share groups enabled, a topic, and a group coordinator."""
-    await enable_share_groups(scene.node)
+    """A topic, and a group coordinator."""
     await scene.create(TOPIC, partitions=partitions)
     talker = await scene.connect()
     await find_coordinator(talker)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from broker_scene import Scene, Talker
-from share_group_members import enable_share_groups
 
 from moldau.broker.shares.persister import SharePartitionKey
 from moldau.broker.shares.shares import Shares
@@ -68,10 +67,9 @@ class StateInMemory:
 
 
 async def serve_shares(scene: Scene) -> StateInMemory:
-    """Enable share groups, with state in memory."""
+    """Keep the state of share groups in memory."""
     state = StateInMemory()
     broker = scene.node.broker
-    await enable_share_groups(scene.node)
     await broker.shares.close()
     broker.shares = Shares(broker, state)
     return state

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from api_requests import REQUESTS, error_codes
 from broker_scene import BROKER, CONTROLLER, WITH_CONTROLLER, Scene, ScriptedAuthorizer, on_broker
-from share_group_members import IN_DEVELOPMENT, enable_share_groups
 
 from moldau.broker.access import Client, Operation, Resource, ResourceKind
 from moldau.broker.handlers.table import served_apis
@@ -62,7 +61,6 @@ def _check_rejected(name: str, version: int, address: Address) -> None:
     authorizer = DenyAll()
 
     async def script(scene: Scene) -> None:
-        await enable_share_groups(scene.node)
         talker = await scene.connect(address)
         response = await talker.ask(version, REQUESTS[name]())
         codes = {ErrorCode(code) for code in error_codes(response)} - {ErrorCode.NONE}
@@ -77,7 +75,7 @@ def _check_rejected(name: str, version: int, address: Address) -> None:
         assert codes <= AUTHORIZATION_ERRORS, response
         assert scene.node.broker.image.topics == {}
 
-    on_broker(script, authorizer=authorizer, settings=[*WITH_CONTROLLER, IN_DEVELOPMENT])
+    on_broker(script, authorizer=authorizer, settings=WITH_CONTROLLER)
     assert authorizer.requested or name in ("ListTransactions", "DescribeCluster"), "which ask for what there is"
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from api_requests import REQUESTS, error_codes
 from broker_scene import BROKER, CONTROLLER, WITH_CONTROLLER, Scene, Talker, on_broker
-from share_group_members import IN_DEVELOPMENT, enable_share_groups
 
 from moldau.broker.access import (
     ANONYMOUS,
@@ -292,7 +291,6 @@ def test_handler_follows_the_rules(tested: Case) -> None:
     authorizer = ChosenAcls()
 
     async def script(scene: Scene) -> None:
-        await enable_share_groups(scene.node)
         admin = await scene.connect()
         await prepare(admin, is_share_group="ShareGroup" in tested.api, is_empty="Offsets" in tested.api)
         for acls in choices(tested):
@@ -307,7 +305,7 @@ def test_handler_follows_the_rules(tested: Case) -> None:
             talker.connection.close()
             authorizer.choose(ALL_ALLOWED)
 
-    on_broker(script, authorizer=authorizer, settings=[*WITH_CONTROLLER, IN_DEVELOPMENT])
+    on_broker(script, authorizer=authorizer, settings=WITH_CONTROLLER)
 
 
 def test_every_served_api_has_rules() -> None:

@@ -215,6 +215,7 @@ def release_update(*more: tuple[str, int], validate_only: bool = False) -> m.Upd
         "kraft.version": 1,
         "transaction.version": 2,
         "group.version": 1,
+        "share.version": 1,
         "eligible.leader.replicas.version": 1,
         **dict(more),
     }
@@ -230,18 +231,19 @@ def test_release_upgrade_raises_served_features_and_reports_the_others(version: 
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
         metadata = scene.node.broker.metadata
-        unserved = (("share.version", 1), ("streams.version", 1))
+        unserved = (("streams.version", 1),)
         response = await talker.ask(version, release_update(*unserved, validate_only=True))
         assert response.error_code == ErrorCode.INVALID_UPDATE_VERSION
         assert metadata.image.features["metadata.version"] < 30
         response = await talker.ask(version, release_update(*unserved))
         assert response.error_code == ErrorCode.INVALID_UPDATE_VERSION
-        assert response.error_message.startswith("Not supported by this version: share.version, streams.version.")
+        assert response.error_message.startswith("Not supported by this version: streams.version.")
         if version == 1:
             rejected = {each.feature for each in response.results if each.error_code}
-            assert rejected == {"share.version", "streams.version"}
+            assert rejected == {"streams.version"}
         assert metadata.image.features["metadata.version"] == 30
         assert metadata.image.features["group.version"] == 1
+        assert metadata.image.features["share.version"] == 1
         assert metadata.quorum.machine.kraft_version == 1
         response = await talker.ask(version, release_update())
         assert (response.error_code, response.error_message or None) == (0, None)
@@ -274,6 +276,7 @@ def test_features_are_published_as_kafka_does() -> None:
             "kraft.version": (0, 1),
             "transaction.version": (0, 2),
             "group.version": (0, 1),
+            "share.version": (0, 1),
             "eligible.leader.replicas.version": (0, 1),
         }
         finalized = {each.name: each.max_version_level for each in response.finalized_features}

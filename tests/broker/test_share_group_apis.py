@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from broker_scene import Scene, Talker, batch, on_broker, produce
 from group_members import find_coordinator
-from share_group_members import IN_DEVELOPMENT, LEAVING, TOPIC, ShareMember, enable_share_groups, ready
+from share_group_members import LEAVING, TOPIC, ShareMember, ready
 
 from moldau.broker.internal_topics import SHARE_STATE_TOPIC
 from moldau.broker.shares.persister import SharePartitionKey
@@ -19,7 +19,7 @@ from moldau.wire import messages
 
 
 def on_share_broker(script: Callable[[Scene], Coroutine[Any, Any, None]], *settings: str) -> None:
-    on_broker(script, settings=[IN_DEVELOPMENT, *settings])
+    on_broker(script, settings=settings)
 
 
 async def joined(scene: Scene, *names: str, partitions: int = 3) -> list[ShareMember]:
@@ -108,26 +108,26 @@ class TestFeature:
             async def keys() -> set[int]:
                 return {each.api_key for each in (await talker.ask(4, versions)).api_keys}
 
-            assert not {76, 77, *range(83, 88), 90, 91, 92} & await keys()
+            async def change(level: int) -> None:
+                update = messages.UpdateFeaturesRequest.FeatureUpdateKey(
+                    feature="share.version", max_version_level=level, upgrade_type=1 if level else 2
+                )
+                response = await talker.ask(1, messages.UpdateFeaturesRequest(feature_updates=[update]))
+                assert response.error_code == 0, response
+                await scene.node.broker.catch_up_with_metadata()
+
+            apis = {*range(76, 80), *range(83, 88), 90, 91, 92}
+            assert apis <= await keys()
             member = ShareMember(talker, "m")
+            await change(0)
+            assert not apis & await keys()
             assert await member.beat() is ErrorCode.UNSUPPORTED_VERSION
-            await enable_share_groups(scene.node)
-            assert {76, 77, *range(83, 88), 90, 91, 92} <= await keys()
+            await change(1)
             await scene.create(TOPIC)
             await find_coordinator(talker)
             await member.wait_for([0])
 
         on_share_broker(script)
-
-    def test_feature_cannot_be_enabled_while_it_is_in_development(self) -> None:
-        async def script(scene: Scene) -> None:
-            talker = await scene.connect()
-            update = messages.UpdateFeaturesRequest.FeatureUpdateKey(feature="share.version", max_version_level=1)
-            response = await talker.ask(1, messages.UpdateFeaturesRequest(feature_updates=[update]))
-            assert response.error_code == ErrorCode.INVALID_UPDATE_VERSION
-            assert "share.version" not in scene.node.broker.image.features
-
-        on_broker(script)
 
 
 class TestStates:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from cluster_scene import ALL_CONTROL, Cluster, on_cluster
-from share_group_members import COORDINATOR_MOVED, IN_DEVELOPMENT, TOPIC, ShareMember, enable_share_groups
+from share_group_members import COORDINATOR_MOVED, TOPIC, ShareMember
 
 from moldau.broker.internal_topics import SHARE_STATE_TOPIC
 from moldau.broker.shares.network_persister import NetworkPersister
@@ -23,14 +23,12 @@ SETTINGS = (
     "share.coordinator.snapshot.update.records.per.snapshot=3",
     "share.coordinator.state.topic.prune.interval.ms=2000",
     "min.insync.replicas=2",
-    IN_DEVELOPMENT,
 )
 
 
 def on_share_cluster(script: Callable[[Cluster], Coroutine[Any, Any, None]], seed: int = 1) -> None:
     async def play(cluster: Cluster) -> None:
         await cluster.until_active()
-        await enable_share_groups(cluster.nodes[cluster.active])
         await cluster.create(TOPIC, partitions=6)
         await script(cluster)
 

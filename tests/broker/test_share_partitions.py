@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from broker_scene import Scene, ScriptedAuthorizer, batch, on_broker, produce
-from share_group_members import IN_DEVELOPMENT
 from share_members import ACCEPT, OTHER, RELEASE, Member, StateInMemory, member_of, serve_shares
 from test_share_fetch import LONG_MS, configure, values, with_group
 
@@ -289,4 +288,4 @@ def test_member_needs_read_on_group_and_topic() -> None:
         assert await member.acknowledge((0, 0, ACCEPT)) == ErrorCode.GROUP_AUTHORIZATION_FAILED
         assert (await member.fetch_response()).error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
 
-    on_broker(script, authorizer=authorizer, settings=(IN_DEVELOPMENT,))
+    on_broker(script, authorizer=authorizer)

@@ -51,7 +51,7 @@ from moldau.broker.telemetry.client_telemetry import ClientTelemetry
 from moldau.broker.transactions.transaction_coordinator import Transactions
 from moldau.client.errors import check
 from moldau.machines.metadata.delta import MetadataDelta, delta_between
-from moldau.machines.metadata.features import FEATURES_IN_DEVELOPMENT, SUPPORTED_FEATURES
+from moldau.machines.metadata.features import SUPPORTED_FEATURES
 from moldau.machines.metadata.image import (
     BrokerImage,
     MetadataImage,
@@ -127,9 +127,7 @@ class Broker:
         self.peers = peers
         self.controller = ControllerChannel(self, controllers)
         self.failure_detector = FailureDetector(self)
-        self.supported_features: Mapping[str, VersionRange] = (
-            FEATURES_IN_DEVELOPMENT if settings.unstable_feature_versions_enable else SUPPORTED_FEATURES
-        )
+        self.supported_features: Mapping[str, VersionRange] = SUPPORTED_FEATURES
         self._has_joined = False  # its registration is in the image: partitions follow the metadata
         self._make_services(ports, peers, store, on_failure)
 

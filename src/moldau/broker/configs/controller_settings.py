@@ -32,12 +32,6 @@ class QuorumSettings:
 class LifecycleSettings:
     """Registration, heartbeats and shutdown of a broker."""
 
-    unstable_feature_versions_enable: bool = setting(
-        "unstable.feature.versions.enable",
-        False,
-        is_internal=True,
-        doc="Allow features in development.",
-    )
     broker_heartbeat_interval_ms: int = setting(
         "broker.heartbeat.interval.ms",
         2 * SECOND_MS,

@@ -24,7 +24,6 @@ class ShareStateTopicSettings:
         50,
         kind=Kind.INT,
         at_least=1,
-        has_effect=False,
         doc="Partitions of the share state topic.",
     )
     share_coordinator_state_topic_replication_factor: int = setting(
@@ -33,7 +32,6 @@ class ShareStateTopicSettings:
         kind=Kind.SHORT,
         at_least=1,
         at_most=SHORT_MAX,
-        has_effect=False,
         doc="Replication factor of the share state topic.",
     )
     share_coordinator_state_topic_min_isr: int = setting(
@@ -41,7 +39,6 @@ class ShareStateTopicSettings:
         2,
         kind=Kind.SHORT,
         at_least=1,
-        has_effect=False,
         doc="Minimum ISR of the share state topic.",
     )
     share_coordinator_state_topic_segment_bytes: int = setting(
@@ -49,7 +46,6 @@ class ShareStateTopicSettings:
         100 * MiB,
         kind=Kind.INT,
         at_least=1,
-        has_effect=False,
         doc="Segment size of the share state topic.",
     )
     share_coordinator_state_topic_compression_codec: int = setting(
@@ -57,7 +53,6 @@ class ShareStateTopicSettings:
         0,
         kind=Kind.INT,
         check=_codec,
-        has_effect=False,
         doc="The codec of the share state topic.",
     )
     share_coordinator_load_buffer_size: int = setting(
@@ -65,7 +60,6 @@ class ShareStateTopicSettings:
         5 * MiB,
         kind=Kind.INT,
         at_least=1,
-        has_effect=False,
         doc="Read size when share state is loaded.",
     )
     share_coordinator_write_timeout_ms: int = setting(
@@ -73,6 +67,5 @@ class ShareStateTopicSettings:
         5 * SECOND_MS,
         kind=Kind.INT,
         at_least=1,
-        has_effect=False,
         doc="Timeout of a write of share state.",
     )

@@ -67,7 +67,7 @@ def _check(request: ShareFetchRequest) -> None:
 
 
 def _limits(request: ShareFetchRequest, context: ShareFetchContext) -> ShareFetchLimits:
-    max_bytes = min(request.max_bytes, context.broker.settings.fetch_max_bytes)
+    max_bytes = max(0, min(request.max_bytes, context.broker.settings.fetch_max_bytes))
     if context.usage is not None:
         max_bytes = min(max_bytes, context.usage.fetch_bytes_max())
     max_records = request.max_records if request.max_records > 0 else MAX_RECORDS_DEFAULT

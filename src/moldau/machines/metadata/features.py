@@ -31,22 +31,17 @@ GROUP_VERSION: Final = 1  # the consumer protocol of KIP-848, which is served at
 SHARE_VERSION_FEATURE: Final = "share.version"
 SHARE_VERSION: Final = 1  # share groups (KIP-932)
 
-UNSERVED_FEATURES: Final = frozenset({SHARE_VERSION_FEATURE, "streams.version"})
+UNSERVED_FEATURES: Final = frozenset({"streams.version"})
 """Features of Kafka 4.3 that this version does not serve. An upgrade to a release of Kafka names them, too."""
 
 SUPPORTED_FEATURES: Final[Mapping[str, VersionRange]] = {
     METADATA_VERSION_FEATURE: VersionRange(METADATA_VERSION_LOWEST, METADATA_VERSION_HIGHEST),
     ELR_FEATURE: VersionRange(0, 1),
     GROUP_VERSION_FEATURE: VersionRange(0, GROUP_VERSION),
+    SHARE_VERSION_FEATURE: VersionRange(0, SHARE_VERSION),
     TRANSACTION_VERSION_FEATURE: VersionRange(0, TRANSACTION_VERSION),
 }
 """Features supported by this version; sent with registrations and in ApiVersions responses."""
-
-FEATURES_IN_DEVELOPMENT: Final[Mapping[str, VersionRange]] = {
-    **SUPPORTED_FEATURES,
-    SHARE_VERSION_FEATURE: VersionRange(0, SHARE_VERSION),
-}
-"""The supported features if `unstable.feature.versions.enable` is set."""
 
 
 class UpgradeType(IntEnum):
@@ -82,6 +77,7 @@ def bootstrap_records(settings: MetadataSettings) -> list[Record]:
         *first_safety_records(settings),
         messages.FeatureLevelRecord(name=ELR_FEATURE, feature_level=1),
         messages.FeatureLevelRecord(name=GROUP_VERSION_FEATURE, feature_level=GROUP_VERSION),
+        messages.FeatureLevelRecord(name=SHARE_VERSION_FEATURE, feature_level=SHARE_VERSION),
         messages.FeatureLevelRecord(name=TRANSACTION_VERSION_FEATURE, feature_level=TRANSACTION_VERSION),
     ]
 

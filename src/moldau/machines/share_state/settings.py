@@ -26,7 +26,6 @@ class ShareStateSettings:
         kind=Kind.INT,
         at_least=0,
         at_most=500,
-        has_effect=False,
         doc="Updates between two snapshots of share state.",
     )
     share_coordinator_cold_partition_snapshot_interval_ms: int = setting(
@@ -35,7 +34,6 @@ class ShareStateSettings:
         kind=Kind.INT,
         at_least=1,
         is_internal=True,
-        has_effect=False,
         doc="Interval of snapshots of cold share partitions.",
     )
     share_coordinator_state_topic_prune_interval_ms: int = setting(
@@ -44,6 +42,5 @@ class ShareStateSettings:
         kind=Kind.INT,
         at_least=1,
         is_internal=True,
-        has_effect=False,
         doc="Interval at which old records of the share state topic are deleted.",
     )

@@ -33,4 +33,5 @@ ROWS: Final = (
         is_internal=True,
     ),
     row("unstable.api.versions.enable", BOOLEAN, False, "Serve API versions in development.", is_internal=True),
+    row("unstable.feature.versions.enable", BOOLEAN, False, "Allow features in development.", is_internal=True),
 )

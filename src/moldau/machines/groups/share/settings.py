@@ -31,7 +31,6 @@ class ShareGroupSettings:
         45 * SECOND_MS,
         kind=Kind.INT,
         at_least=1,
-        has_effect=False,
         doc="Session timeout of a share member.",
     )
     group_share_min_session_timeout_ms: int = setting(
@@ -39,7 +38,6 @@ class ShareGroupSettings:
         45 * SECOND_MS,
         kind=Kind.INT,
         at_least=1,
-        has_effect=False,
         doc="The shortest such time a group may set.",
     )
     group_share_max_session_timeout_ms: int = setting(
@@ -47,7 +45,6 @@ class ShareGroupSettings:
         MINUTE_MS,
         kind=Kind.INT,
         at_least=1,
-        has_effect=False,
         doc="The longest such time a group may set.",
     )
     group_share_heartbeat_interval_ms: int = setting(
@@ -55,7 +52,6 @@ class ShareGroupSettings:
         5 * SECOND_MS,
         kind=Kind.INT,
         at_least=1,
-        has_effect=False,
         doc="Heartbeat interval of a share member.",
     )
     group_share_min_heartbeat_interval_ms: int = setting(
@@ -63,7 +59,6 @@ class ShareGroupSettings:
         5 * SECOND_MS,
         kind=Kind.INT,
         at_least=1,
-        has_effect=False,
         doc="Minimum heartbeat interval a group may set.",
     )
     group_share_max_heartbeat_interval_ms: int = setting(
@@ -71,7 +66,6 @@ class ShareGroupSettings:
         15 * SECOND_MS,
         kind=Kind.INT,
         at_least=1,
-        has_effect=False,
         doc="Maximum heartbeat interval a group may set.",
     )
     group_share_max_size: int = setting(
@@ -80,7 +74,6 @@ class ShareGroupSettings:
         kind=Kind.INT,
         at_least=1,
         at_most=1000,
-        has_effect=False,
         doc="Maximum number of members of a share group.",
     )
     group_share_max_share_sessions: int = setting(
@@ -88,7 +81,6 @@ class ShareGroupSettings:
         2000,
         kind=Kind.INT,
         at_least=1,
-        has_effect=False,
         doc="Maximum number of share sessions per broker.",
     )
     group_share_initialize_retry_interval_ms: int = setting(
@@ -97,7 +89,6 @@ class ShareGroupSettings:
         kind=Kind.INT,
         at_least=1,
         is_internal=True,
-        has_effect=False,
         doc="Backoff before a share partition is initialised again.",
     )
     group_share_record_lock_duration_ms: int = setting(
@@ -106,7 +97,6 @@ class ShareGroupSettings:
         kind=Kind.INT,
         at_least=SECOND_MS,
         at_most=HOUR_MS,
-        has_effect=False,
         doc="Duration of a record lock.",
     )
     group_share_min_record_lock_duration_ms: int = setting(
@@ -115,7 +105,6 @@ class ShareGroupSettings:
         kind=Kind.INT,
         at_least=SECOND_MS,
         at_most=30 * SECOND_MS,
-        has_effect=False,
         doc="The shortest such time a group may set.",
     )
     group_share_max_record_lock_duration_ms: int = setting(
@@ -124,7 +113,6 @@ class ShareGroupSettings:
         kind=Kind.INT,
         at_least=30 * SECOND_MS,
         at_most=HOUR_MS,
-        has_effect=False,
         doc="The longest such time a group may set.",
     )
     group_share_delivery_count_limit: int = setting(
@@ -133,7 +121,6 @@ class ShareGroupSettings:
         kind=Kind.INT,
         at_least=2,
         at_most=10,
-        has_effect=False,
         doc="Maximum number of delivery attempts of a record.",
     )
     group_share_min_delivery_count_limit: int = setting(
@@ -142,7 +129,6 @@ class ShareGroupSettings:
         kind=Kind.INT,
         at_least=2,
         at_most=5,
-        has_effect=False,
         doc="Minimum delivery count limit a group may set.",
     )
     group_share_max_delivery_count_limit: int = setting(
@@ -151,7 +137,6 @@ class ShareGroupSettings:
         kind=Kind.INT,
         at_least=5,
         at_most=25,
-        has_effect=False,
         doc="Maximum delivery count limit a group may set.",
     )
     group_share_partition_max_record_locks: int = setting(
@@ -160,7 +145,6 @@ class ShareGroupSettings:
         kind=Kind.INT,
         at_least=100,
         at_most=10_000,
-        has_effect=False,
         doc="Maximum number of locked records per partition.",
     )
     group_share_min_partition_max_record_locks: int = setting(
@@ -169,7 +153,6 @@ class ShareGroupSettings:
         kind=Kind.INT,
         at_least=100,
         at_most=2000,
-        has_effect=False,
         doc="Minimum number of record locks a group may set.",
     )
     group_share_max_partition_max_record_locks: int = setting(
@@ -178,7 +161,6 @@ class ShareGroupSettings:
         kind=Kind.INT,
         at_least=2000,
         at_most=10_000,
-        has_effect=False,
         doc="Maximum number of record locks a group may set.",
     )
 
