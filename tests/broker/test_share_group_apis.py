@@ -17,6 +17,8 @@ from moldau.model.errors import ErrorCode, FencedLeaderEpoch, FencedStateEpoch, 
 from moldau.model.ids import TopicId
 from moldau.wire import messages
 
+pytestmark = pytest.mark.proves("C8")
+
 
 def on_share_broker(script: Callable[[Scene], Coroutine[Any, Any, None]], *settings: str) -> None:
     on_broker(script, settings=settings)

@@ -15,6 +15,8 @@ from moldau.machines.shares.state import StateBatch, StateWrite
 from moldau.model.errors import FencedLeaderEpoch, FencedStateEpoch
 from moldau.wire.messages import FindCoordinatorRequest
 
+pytestmark = pytest.mark.proves("C8")
+
 SETTINGS = (
     "offsets.topic.num.partitions=3",
     "offsets.topic.replication.factor=3",

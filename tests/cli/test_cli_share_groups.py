@@ -10,11 +10,8 @@ import pytest
 from confluent_kafka import ShareConsumer
 from typer.testing import CliRunner
 
-from moldau.cli.cluster_client import connect_async
-from moldau.cli.interrupts import run_async
 from moldau.cli.main import app
 from moldau.testing.broker import Broker
-from moldau.wire.messages import UpdateFeaturesRequest
 
 pytestmark = pytest.mark.proves("A4", part="groups")
 
@@ -22,7 +19,6 @@ Moldau = Callable[..., str]
 GROUP, TOPIC = "shared", "jobs"
 DEADLINE_S = 30.0
 SETTINGS = {
-    "unstable.feature.versions.enable": "true",
     "offsets.topic.num.partitions": 3,
     "share.coordinator.state.topic.num.partitions": 3,
     "group.share.min.heartbeat.interval.ms": 100,
@@ -55,7 +51,6 @@ def described(moldau: Moldau) -> Any:
 @pytest.fixture(scope="module", autouse=True)
 def share_group(broker: Broker, moldau: Moldau) -> None:
     """A share group whose member has left after it was assigned both partitions of the topic."""
-    run_async(_enable_share_groups(broker.bootstrap_servers))
     moldau("topic", "create", TOPIC, "--partitions", "2")
     moldau("produce", TOPIC, text="".join(f"{line}\n" for line in range(10)))
     consumer = ShareConsumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": GROUP, "log_level": 0})
@@ -79,13 +74,6 @@ def share_group(broker: Broker, moldau: Moldau) -> None:
     consumer.close()
     while described(moldau)["state"] != "Empty":
         assert time.monotonic() < deadline_s, "the member does not leave"
-
-
-async def _enable_share_groups(bootstrap_servers: str) -> None:
-    update = UpdateFeaturesRequest.FeatureUpdateKey(feature="share.version", max_version_level=1, upgrade_type=1)
-    async with connect_async(bootstrap_servers) as client:
-        response = await client.send(UpdateFeaturesRequest(feature_updates=[update]))
-        assert response.error_code == 0, response.error_message
 
 
 def starts(moldau: Moldau) -> list[int | None]:

@@ -2,12 +2,15 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.machines.groups.consumer.assignors import Subscriber
 from moldau.machines.groups.share.assignor import assign_simple
 from moldau.model.ids import TopicId
+
+pytestmark = pytest.mark.proves("C8")
 
 TOPICS = [TopicId(bytes([number] * 16)) for number in range(3)]
 

@@ -23,6 +23,8 @@ from moldau.model.errors import (
 )
 from moldau.wire import messages
 
+pytestmark = pytest.mark.proves("C8")
+
 SESSION_MS, HEARTBEAT_MS, UNSETTLED_MS, RETRY_MS = 45_000, 5_000, 1_000, 30_000
 
 

@@ -13,6 +13,8 @@ from moldau.model.errors import FencedLeaderEpoch, FencedStateEpoch, InvalidRequ
 from moldau.wire import messages
 from moldau.wire.data_records import decode_share_state_record
 
+pytestmark = pytest.mark.proves("C8")
+
 FEW_UPDATES = ShareStateSettings(share_coordinator_snapshot_update_records_per_snapshot=2)
 
 

@@ -2,11 +2,14 @@
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.machines.share_state.state_batches import combine
 from moldau.machines.shares.state import StateBatch
+
+pytestmark = pytest.mark.proves("C8")
 
 batches = st.builds(
     lambda first, length, state, count: StateBatch(first, first + length, state, count),
