@@ -5944,14 +5944,12 @@ class ShareGroupStatePartitionMetadataValue(Message):
         topic_id: bytes
         topic_name: str
         partitions: Sequence[int]
-        create_timestamp: int
         def __init__(
             self,
             *,
             topic_id: bytes = ...,
             topic_name: str = ...,
             partitions: Sequence[int] = ...,
-            create_timestamp: int = ...,
         ) -> None: ...
 
     class TopicInfo(Message):

@@ -138,7 +138,7 @@ class ShareGroups:
             pending = states.initializing.get(topic_id)
             done = frozenset[int]() if pending is None else pending.partitions & indexes
             if pending is not None and done:
-                states = states.complete(topic_id, pending.name, done, draft.now.wall_ms)
+                states = states.complete(topic_id, pending.name, done)
         if states is group.states:
             return
         draft.records.append(state_partitions_record(group_id, states))

@@ -130,7 +130,7 @@ class ShareHeartbeat:
             topic = self._image.topics.get(name)
             missing = states.missing(topic.topic_id, len(topic.partitions)) if topic is not None else frozenset()
             if topic is not None and missing:
-                states = states.begin(topic.topic_id, name, missing, draft.now.wall_ms)
+                states = states.begin(topic.topic_id, name, missing)
         is_changed = states is not group.states
         if is_changed:
             draft.records.append(state_partitions_record(group.group_id, states))

@@ -28,8 +28,8 @@ def alter(draft: Draft, group: ShareGroup, partitions: Mapping[TopicId, Set[int]
     for topic_id, indexes in partitions.items():
         name = image.topic_name(topic_id)
         if name is not None:
-            states = states.begin(topic_id, name, indexes, draft.now.wall_ms)
-            states = states.complete(topic_id, name, indexes, draft.now.wall_ms)
+            states = states.begin(topic_id, name, indexes)
+            states = states.complete(topic_id, name, indexes)
     epoch = group.epoch + 1
     draft.records.append(state_partitions_record(group.group_id, states))
     draft.records.append(epoch_record(group.group_id, epoch, group.metadata_hash))

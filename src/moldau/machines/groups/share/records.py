@@ -87,7 +87,6 @@ def _topics(
             topic_id=topic_id,
             topic_name=state.name,
             partitions=sorted(state.partitions),
-            create_timestamp=state.created_ms,
         )
         for topic_id, state in sorted(states.items())
     ]

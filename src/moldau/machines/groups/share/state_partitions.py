@@ -14,11 +14,10 @@ from moldau.wire import messages
 
 
 class TopicState(NamedTuple):
-    """The partitions of a topic in one of the phases, and since when."""
+    """The partitions of a topic in one of the phases."""
 
     name: str
     partitions: frozenset[int]
-    created_ms: int  # wall time
 
 
 class StatePartitions(NamedTuple):
@@ -37,18 +36,18 @@ class StatePartitions(NamedTuple):
         known = self._indexes(self.initializing, topic_id) | self._indexes(self.initialized, topic_id)
         return frozenset(range(partitions)) - known
 
-    def begin(self, topic_id: TopicId, name: str, indexes: Set[int], now_ms: int) -> "StatePartitions":
+    def begin(self, topic_id: TopicId, name: str, indexes: Set[int]) -> "StatePartitions":
         """Mark partitions as initializing; that overrides a deletion which is not confirmed."""
         held = self._indexes(self.initializing, topic_id)
-        state = TopicState(name, held | indexes, now_ms)
+        state = TopicState(name, held | indexes)
         deleting = {each: name for each, name in self.deleting.items() if each != topic_id}
         return self._replace(initializing={**self.initializing, topic_id: state}, deleting=deleting)
 
-    def complete(self, topic_id: TopicId, name: str, indexes: Set[int], now_ms: int) -> "StatePartitions":
+    def complete(self, topic_id: TopicId, name: str, indexes: Set[int]) -> "StatePartitions":
         """Mark partitions as initialized."""
         held = self._indexes(self.initialized, topic_id)
         states = _without(self.initializing, topic_id, indexes)
-        done = TopicState(name, held | indexes, now_ms)
+        done = TopicState(name, held | indexes)
         return self._replace(initializing=states, initialized={**self.initialized, topic_id: done})
 
     def begin_deletion(self, topics: Mapping[TopicId, str]) -> "StatePartitions":
@@ -95,7 +94,7 @@ def _topics(
     topics: "Iterable[messages.ShareGroupStatePartitionMetadataValue.TopicPartitionsInfo]",
 ) -> dict[TopicId, TopicState]:
     return {
-        TopicId(each.topic_id): TopicState(each.topic_name, frozenset(each.partitions), each.create_timestamp)
+        TopicId(each.topic_id): TopicState(each.topic_name, frozenset(each.partitions))
         for each in topics
         if each.partitions
     }
