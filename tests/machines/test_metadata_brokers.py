@@ -13,6 +13,8 @@ from moldau.machines.metadata import (
 )
 from moldau.machines.metadata.features import (
     GROUP_VERSION_FEATURE,
+    SHARE_VERSION,
+    SHARE_VERSION_FEATURE,
     SUPPORTED_FEATURES,
     TRANSACTION_VERSION_FEATURE,
     UpgradeType,
@@ -201,6 +203,7 @@ def test_new_cluster_starts_at_the_level_of_this_software() -> None:
         ELR_FEATURE: 1,
         GROUP_VERSION_FEATURE: 1,
         TRANSACTION_VERSION_FEATURE: 2,
+        SHARE_VERSION_FEATURE: SHARE_VERSION,
     }
     assert scene.machine.image.broker_configs(None) == {"min.insync.replicas": "1"}
     assert not scene.machine.decide_elected(0.0).records
