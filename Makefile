@@ -70,6 +70,11 @@ test-java: $(DEV_STAMP) ## the Java client and Kafka's own tools on our files; n
 	mvn --quiet --batch-mode --file extra/java/pom.xml package
 	$(PYTEST) extra/java
 
+.PHONY: test-prometheus
+test-prometheus: $(DEV_STAMP) ## alerting rules and dashboard in a real Prometheus, which must be installed
+	@command -v promtool >/dev/null || { echo "promtool is not installed. On Debian or Ubuntu: apt install prometheus" >&2; exit 1; }
+	$(PYTEST) extra/prometheus
+
 .PHONY: test-console
 test-console: $(DEV_STAMP) ## the web console in a real browser; needs chromium
 	@command -v chromium >/dev/null || { echo "chromium is not installed. On Debian: apt install chromium" >&2; exit 1; }

@@ -29,6 +29,7 @@ COMMANDS: Final[dict[str, str]] = {
     "log": "moldau.cli.log:app",
     "storage": "moldau.cli.storage:app",
     "cert": "moldau.cli.certs:app",
+    "generate": "moldau.cli.generate:app",
     "bench": "moldau.cli.bench.command:app",
     "version": "moldau.cli.version:app",
 }
