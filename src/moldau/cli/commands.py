@@ -31,5 +31,6 @@ COMMANDS: Final[dict[str, str]] = {
     "cert": "moldau.cli.certs:app",
     "generate": "moldau.cli.generate:app",
     "bench": "moldau.cli.bench.command:app",
+    "self-test": "moldau.cli.self_test:app",
     "version": "moldau.cli.version:app",
 }
