@@ -49,6 +49,14 @@ class TestStates:
             scene.write((0, 1, 2, 1))
         assert scene.machine.summary(KEY) == (0, 0, -1, -1)
 
+    @pytest.mark.parametrize(("start_offset", "complete_count"), [(-1, -1), (0, 0), (70, 0)])
+    def test_no_record_is_complete_where_the_start_offset_was_set(self, start_offset: int, complete_count: int) -> None:
+        """The lag of a group whose offsets were reset is known at once."""
+        scene = StateScene()
+        scene.run(lambda: scene.machine.decide_initialize(KEY, 1, start_offset, now=scene.now))
+        scene.elect()
+        assert scene.machine.summary(KEY) == (1, 0, start_offset, complete_count)
+
     def test_partition_must_exist(self) -> None:
         scene = StateScene()
         for key in [("g", TOPIC_ID, 3), ("g", TOPIC_ID, -1), ("g", b"x" * 16, 0)]:

@@ -88,7 +88,7 @@ async def _partition(
 
 
 def _lag(summary: Summary, end_offset: int | None) -> int:
-    """The records that are not delivered yet; unknown before the first delivery (KIP-1226)."""
+    """The records that are not delivered yet; unknown while the group has no start offset (KIP-1226)."""
     if end_offset is None or summary.start_offset == NO_OFFSET or summary.complete_count < 0:
         return UNKNOWN_LAG
     return max(0, end_offset - summary.start_offset - summary.complete_count)

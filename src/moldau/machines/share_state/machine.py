@@ -34,7 +34,7 @@ from moldau.machines.share_state.settings import (
     ShareStateSettings,
 )
 from moldau.machines.share_state.state_batches import combine
-from moldau.machines.shares.state import ShareState, StateBatch, StateWrite
+from moldau.machines.shares.state import UNINITIALIZED_START_OFFSET, ShareState, StateBatch, StateWrite
 from moldau.model.errors import (
     FencedLeaderEpoch,
     FencedStateEpoch,
@@ -150,8 +150,9 @@ class ShareStateMachine:
         value = messages.ShareSnapshotValue(
             snapshot_epoch=0 if held is None else held.snapshot_epoch + 1,
             state_epoch=state_epoch,
-            leader_epoch=NO_EPOCH if held is None else held.leader_epoch,
+            leader_epoch=0 if held is None else held.leader_epoch,
             start_offset=start_offset,
+            delivery_complete_count=NO_COUNT if start_offset == UNINITIALIZED_START_OFFSET else 0,
             create_timestamp=now.wall_ms,
             write_timestamp=now.wall_ms,
         )
