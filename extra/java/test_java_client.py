@@ -18,13 +18,25 @@ pytestmark = pytest.mark.skipif(not has_java, reason="needs java and `mvn packag
 VERSIONS: Final = ("3.9.1", "4.0.0", "4.3.1", "4.4.0")
 OLDEST_AND_NEWEST: Final = (VERSIONS[0], VERSIONS[-1])
 
+SHARE_SETTINGS: Final = {
+    "moldau.metrics.listener": "",
+    "auto.create.topics.enable": "false",
+    "group.share.min.heartbeat.interval.ms": "100",
+    "group.share.heartbeat.interval.ms": "200",
+    "group.share.min.record.lock.duration.ms": "1000",
+    "group.share.record.lock.duration.ms": "2000",
+    "share.coordinator.state.topic.num.partitions": "2",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+}
+
 
 @pytest.mark.proves("A1", "P1", "P2", "C1", "S9", "T1")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_java_client_is_served(version: str) -> None:
     """The steps are in src/main/java; the output lists each as passed or failed."""
     with Broker(settings={"moldau.metrics.listener": "", "auto.create.topics.enable": "false"}) as broker:
-        _take_tour(broker, version, "moldau.ClientTour", steps_min=26)
+        take_tour(broker, version, "moldau.ClientTour", steps_min=26)
 
 
 @pytest.mark.proves("A1", "C2", "C3", "C5")
@@ -41,7 +53,7 @@ def test_java_client_works_in_groups(version: str) -> None:
     with Broker(settings=settings) as broker:
         steps_min = 25 if has_consumer_protocol else 19
         arguments = [str(has_consumer_protocol).lower()]
-        _take_tour(broker, version, "moldau.GroupTour", *arguments, steps_min=steps_min)
+        take_tour(broker, version, "moldau.GroupTour", *arguments, steps_min=steps_min)
 
 
 @pytest.mark.proves("A1", "P3", "C6", "C7")
@@ -55,7 +67,14 @@ def test_java_client_works_with_transactions(version: str) -> None:
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
     }
     with Broker(settings=settings) as broker:
-        _take_tour(broker, version, "moldau.TransactionTour", str(version >= "4").lower(), steps_min=11)
+        take_tour(broker, version, "moldau.TransactionTour", str(version >= "4").lower(), steps_min=11)
+
+
+@pytest.mark.proves("A1", "C8")
+def test_java_client_works_in_share_groups() -> None:
+    """`KafkaShareConsumer` acknowledges, renews and rejects records; `Admin` shows and changes the groups."""
+    with Broker(settings=SHARE_SETTINGS) as broker:
+        take_tour(broker, VERSIONS[-1], "moldau.ShareTour", steps_min=14)
 
 
 @pytest.mark.parametrize("security", ["scram", "mtls"])
@@ -71,11 +90,11 @@ def test_java_client_is_served_over_tls_with_authentication(security: str, tmp_p
     with Broker(security=security, settings=settings) as broker:
         config = tmp_path / "client.properties"
         write_private(config, format_properties(broker.client_settings))
-        _take_tour(broker, VERSIONS[-1], "moldau.ClientTour", steps_min=26, config=config)
-        _take_tour(broker, VERSIONS[-1], "moldau.TransactionTour", "true", steps_min=11, config=config)
+        take_tour(broker, VERSIONS[-1], "moldau.ClientTour", steps_min=26, config=config)
+        take_tour(broker, VERSIONS[-1], "moldau.TransactionTour", "true", steps_min=11, config=config)
 
 
-def _take_tour(
+def take_tour(
     broker: Broker, version: str, tour_class: str, *arguments: str, steps_min: int, config: Path | None = None
 ) -> None:
     jar = HERE / f"target/clients/kafka-clients-{version}.jar"

@@ -16,6 +16,7 @@ import java.util.concurrent.Future;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.KafkaShareConsumer;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
@@ -61,6 +62,14 @@ final class Clients {
         all.put("auto.offset.reset", "none");
         all.putAll(settings);
         return new KafkaConsumer<>(all, new ByteArrayDeserializer(), new ByteArrayDeserializer());
+    }
+
+    /** A member of a share group; it must be of the thread that uses it. */
+    KafkaShareConsumer<byte[], byte[]> shareConsumer(String group, Map<String, Object> settings) {
+        Map<String, Object> all = new HashMap<>(connection);
+        all.put("group.id", group);
+        all.putAll(settings);
+        return new KafkaShareConsumer<>(all, new ByteArrayDeserializer(), new ByteArrayDeserializer());
     }
 
     /** Sends all, waits for all; where they went. */
