@@ -1,5 +1,6 @@
 """Errors of the cluster and of requests, as HTTP responses: `{"error": code, "message": text}`."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
@@ -42,43 +43,59 @@ _STATUS: Final[dict[ErrorCode, int]] = {
             ErrorCode.INVALID_CONFIG,
             ErrorCode.INVALID_REQUEST,
             ErrorCode.INVALID_TIMESTAMP,
-            ErrorCode.MESSAGE_TOO_LARGE,
             ErrorCode.OFFSET_OUT_OF_RANGE,
             ErrorCode.POLICY_VIOLATION,
             ErrorCode.UNACCEPTABLE_CREDENTIAL,
         ),
         400,
     ),
+    **dict.fromkeys(
+        (
+            ErrorCode.LEADER_NOT_AVAILABLE,
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+            ErrorCode.REQUEST_TIMED_OUT,
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ),
+        503,
+    ),
+    **dict.fromkeys((ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE), 413),
     ErrorCode.SASL_AUTHENTICATION_FAILED: 401,
     ErrorCode.THROTTLING_QUOTA_EXCEEDED: 429,
     ErrorCode.UNSUPPORTED_VERSION: 501,
 }
 BAD_GATEWAY: Final = 502
 UNAVAILABLE: Final = 503
+RETRY_AFTER: Final = {"Retry-After": "1"}  # of 429 and 503, unless the error says otherwise
 
 
 class ConsoleError(Exception):
     """An error of a request to the console itself."""
 
-    def __init__(self, status: int, code: str, message: str) -> None:
+    def __init__(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
-        self.status, self.code = status, code
+        self.status, self.code, self.headers = status, code, dict(headers or {})
 
 
 def error_response(error: Exception) -> JSONResponse:
     """Return the response of an error that `is_expected`."""
-    status, code = _status_and_code(error)
+    status, code = status_and_code(error)
     message = error.message if isinstance(error, KafkaError) else str(error) or type(error).__name__
-    return JSONResponse({"error": code, "message": message}, status)
+    headers = dict(RETRY_AFTER) if status in (429, UNAVAILABLE) else {}
+    if isinstance(error, ConsoleError):
+        headers |= error.headers
+    return JSONResponse({"error": code, "message": message}, status, headers)
 
 
 def error_json(error: Exception) -> dict[str, str]:
     """Return an error as a part of a response that otherwise succeeded."""
-    _, code = _status_and_code(error)
+    _, code = status_and_code(error)
     return {"error": code, "message": error.message if isinstance(error, KafkaError) else str(error)}
 
 
-def _status_and_code(error: Exception) -> tuple[int, str]:
+def status_and_code(error: Exception) -> tuple[int, str]:
     if isinstance(error, ConsoleError):
         return error.status, error.code
     if isinstance(error, KafkaError):

@@ -83,7 +83,7 @@ async def search_of(session: Session, clock: Clock, topic: str, wanted: ReadRequ
         positions = {TopicPartition(topic, each): offset for each, offset in wanted.positions.items()}
         positions = {place: offset for place, offset in positions.items() if place in extents}
     else:
-        positions = await _resolve(session, topics, extents, _parsed(wanted.start))
+        positions = await resolve_position(session, topics, extents, parsed_position(wanted.start))
     return RecordSearch(
         session.client,
         clock,
@@ -96,19 +96,21 @@ async def search_of(session: Session, clock: Clock, topic: str, wanted: ReadRequ
     )
 
 
-def _parsed(start: str) -> Position:
+def parsed_position(start: str) -> Position:
+    """Parse a position of a request."""
     try:
         return parse_position(start)
     except ValueError as error:
         raise ConsoleError(400, "invalid_position", str(error)) from None
 
 
-async def _resolve(
+async def resolve_position(
     session: Session,
     topics: Mapping[str, TopicView],
     extents: Mapping[TopicPartition, tuple[int, int]],
     start: Position,
 ) -> dict[TopicPartition, int]:
+    """Return a position as offsets, which may be outside the extents."""
     match start:
         case AtStart():
             return {place: first for place, (first, _) in extents.items()}

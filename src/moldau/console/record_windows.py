@@ -1,7 +1,7 @@
 """Reads ranges of offsets from several partitions at once, within a budget of bytes."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -47,18 +47,32 @@ async def read_windows(
 ) -> None:
     """Read all windows; one that exceeds its share of the budget stops early."""
     share_bytes = max(bytes_max // max(len(windows), 1), PARTITION_BYTES_MIN)
-    while True:
-        by_leader: dict[NodeId, dict[TopicPartition, Window]] = {}
-        for window in windows:
-            if not window.is_read and window.stalls < STALLS_MAX and window.read_bytes < share_bytes:
-                view = await client.topic(window.place.topic)
-                leader = client.metadata.leader_in(view, window.place.partition).leader
-                by_leader.setdefault(leader, {})[window.place] = window
-        if not by_leader:
-            return
-        await asyncio.gather(
-            *(_fetch(client, leader, chosen, isolation, partition_bytes_max) for leader, chosen in by_leader.items())
+    while unread := [
+        each for each in windows if not each.is_read and each.stalls < STALLS_MAX and each.read_bytes < share_bytes
+    ]:
+        await read_once(client, unread, isolation, partition_bytes_max=partition_bytes_max)
+
+
+async def read_once(
+    client: AsyncClient,
+    windows: Sequence[Window],
+    isolation: Isolation,
+    *,
+    partition_bytes_max: int,
+    wait_ms: int = FETCH_WAIT_MS,
+) -> None:
+    """Fetch once from each leader, which waits up to `wait_ms` for records."""
+    by_leader: dict[NodeId, dict[TopicPartition, Window]] = {}
+    for window in windows:
+        view = await client.topic(window.place.topic)
+        leader = client.metadata.leader_in(view, window.place.partition).leader
+        by_leader.setdefault(leader, {})[window.place] = window
+    await asyncio.gather(
+        *(
+            _fetch(client, leader, chosen, isolation, partition_bytes_max, wait_ms)
+            for leader, chosen in by_leader.items()
         )
+    )
 
 
 async def _fetch(
@@ -67,13 +81,14 @@ async def _fetch(
     windows: Mapping[TopicPartition, Window],
     isolation: Isolation,
     partition_bytes_max: int,
+    wait_ms: int,
 ) -> None:
     fetched = await client.fetch_from(
         leader,
         {place: window.next_offset for place, window in windows.items()},
         max_bytes=FETCH_BYTES_MAX,
         partition_max_bytes=partition_bytes_max,
-        max_wait_ms=FETCH_WAIT_MS,
+        max_wait_ms=wait_ms,
         isolation=isolation,
     )
     for place, window in windows.items():

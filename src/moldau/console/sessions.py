@@ -67,7 +67,9 @@ class Sessions:
         now_ms = self.clock.monotonic_ms()
         self._failures_ms = [each for each in self._failures_ms if now_ms - each < FAILURES_WINDOW_MS]
         if len(self._failures_ms) >= FAILURES_MAX:
-            raise ConsoleError(429, "too_many_failures", "Too many failed logins; try again in a minute.")
+            raise ConsoleError(
+                429, "too_many_failures", "Too many failed logins; try again in a minute.", {"Retry-After": "60"}
+            )
         credentials = {"sasl.username": user, "sasl.password": password}
         if mechanism:
             credentials["sasl.mechanism"] = mechanism
