@@ -31,6 +31,7 @@ PROCESSES: Final = (
     "tests/console",
     "tests/docs",
     "tests/examples",
+    "tests/gateway",
     "tests/golden",
     "tests/registry",
     "tests/sink",

@@ -1,4 +1,4 @@
-"""`moldau serve`: the web console and the schema registry of a cluster."""
+"""`moldau serve`: the web console, the REST gateway and the schema registry of a cluster."""
 
 import os
 import sys
@@ -35,7 +35,7 @@ def serve(
             "-l",
             envvar=CONSOLE_VARIABLE,
             metavar="HOST:PORT",
-            help="Address of the web console.",
+            help="Address of the web console and the REST gateway.",
         ),
     ] = CONSOLE_DEFAULT,
     registry_listen: Annotated[
@@ -47,9 +47,11 @@ def serve(
             help="Address of the schema registry.",
         ),
     ] = REGISTRY_DEFAULT,
-    read_only: Annotated[bool, typer.Option("--read-only", help="The console changes nothing in the cluster.")] = False,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Console and gateway change nothing in the cluster.")
+    ] = False,
     console_login: Annotated[
-        bool, typer.Option("--console-login", help="Users of the console log in as SASL users of the cluster.")
+        bool, typer.Option("--console-login", help="Users of console and gateway log in as SASL users of the cluster.")
     ] = False,
     allowed_host: Annotated[
         list[str] | None,
@@ -58,9 +60,10 @@ def serve(
     announce_fd: Annotated[int | None, typer.Option("--announce-fd", hidden=True)] = None,
     lifeline_fd: Annotated[int | None, typer.Option("--lifeline-fd", hidden=True)] = None,
 ) -> None:
-    """Serve the web console and the schema registry of any Kafka cluster until stopped (Ctrl-C, SIGTERM).
+    """Serve the web console, a REST gateway and the schema registry of any Kafka cluster until stopped.
 
-    It is a client of the cluster like any other. Needs the extra `serve`.
+    The gateway is /v1 of the console's address. All are clients of the cluster like any other; Ctrl-C or SIGTERM stops
+    them. Needs the extra `serve`.
     """
     addresses = {CONSOLE: _address(listen, "--listen"), REGISTRY: _address(registry_listen, "--registry-listen")}
     try:
@@ -86,6 +89,7 @@ def _run(
 
     from moldau.cli.cluster_client import connect_as, connect_async
     from moldau.console.app import create_console
+    from moldau.gateway.app import add_gateway
     from moldau.node.logs import set_up_logs
     from moldau.node.ports.clock import SystemClock
     from moldau.node.ports.randomness import system_random
@@ -105,6 +109,7 @@ def _run(
                         lambda credentials: connect_as(bootstrap, credentials),
                         SystemClock(),
                         system_random(),
+                        add_gateway,
                     ),
                     addresses[CONSOLE],
                 ),

@@ -1,6 +1,6 @@
 """The ASGI application of the web console."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib import resources
 from typing import Final
@@ -49,9 +49,17 @@ ROUTES: Final = (
 
 
 def create_console(
-    client: AsyncClient, settings: ConsoleSettings, connect: Connect, clock: Clock, random: Random
+    client: AsyncClient,
+    settings: ConsoleSettings,
+    connect: Connect,
+    clock: Clock,
+    random: Random,
+    add_routes: Callable[[FastAPI], None],
 ) -> FastAPI:
-    """Return the console of the cluster that `client` is connected to; `connect` opens clients of users who log in."""
+    """Return the console of the cluster that `client` is connected to; `connect` opens clients of users who log in.
+
+    `add_routes` adds the other interfaces of the same address.
+    """
     sessions = Sessions(client, settings, connect, clock, random)
 
     @asynccontextmanager
@@ -69,6 +77,7 @@ def create_console(
     for each in ROUTES:
         api.include_router(each.router)
     app.include_router(api)
+    add_routes(app)
     app.mount("/", StaticFiles(directory=str(resources.files("moldau.console") / "assets"), html=True))
     app.add_middleware(Guard, allowed_hosts=settings.allowed_hosts)
     return app

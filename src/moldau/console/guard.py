@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from moldau.model.units import MiB
 
 BODY_BYTES_MAX: Final = 4 * MiB
-API_PREFIX: Final = "/api/"
+API_PREFIXES: Final = ("/api/", "/v1/")
 FOREIGN_SITES: Final = frozenset({"cross-site", "same-site"})
 
 CONTENT_SECURITY_POLICY: Final = (
@@ -49,7 +49,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        is_api = _path(scope).startswith(API_PREFIX)
+        is_api = _path(scope).startswith(API_PREFIXES)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
