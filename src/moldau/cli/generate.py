@@ -1,6 +1,8 @@
 """`moldau generate`: write files for the tools that run and watch a cluster."""
 
-from typing import Annotated
+import sys
+from pathlib import Path
+from typing import Annotated, Final
 
 import typer
 
@@ -8,17 +10,18 @@ from moldau.cli.errors import usage_error
 from moldau.cli.options import Json
 from moldau.cli.output import show_json
 
-app = typer.Typer(help="Write files for Prometheus and Grafana.", no_args_is_help=True)
+app = typer.Typer(help="Write files for Prometheus, Grafana and systemd.", no_args_is_help=True)
 
-JOB_DEFAULT = "moldau"
-LAG_DEFAULT = 10_000
+JOB_DEFAULT: Final = "moldau"
+LAG_DEFAULT: Final = 10_000
+DATA_DEFAULT: Final = Path("/var/lib/moldau")
 
 Job = Annotated[str, typer.Option("--job", metavar="NAME", help="The job under which Prometheus scrapes this cluster.")]
 
 
 @app.callback()
 def generate() -> None:
-    """Write files for Prometheus and Grafana to standard output."""
+    """Write files for Prometheus, Grafana and systemd to standard output."""
 
 
 @app.command()
@@ -45,6 +48,22 @@ def grafana(job: Job = JOB_DEFAULT) -> None:
     from moldau.cli.grafana_dashboard import dashboard
 
     show_json(dashboard(_checked(job)))
+
+
+@app.command()
+def systemd(
+    program: Annotated[
+        Path | None, typer.Option("--program", metavar="FILE", help="The installed moldau. [the one that runs]")
+    ] = None,
+    data: Annotated[Path, typer.Option("--data", "-d", metavar="DIRECTORY", help="The data directory.")] = DATA_DEFAULT,
+    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="A settings file.")] = None,
+    user: Annotated[str, typer.Option("--user", metavar="NAME", help="The user that runs it.")] = "moldau",
+) -> None:
+    """Print a hardened systemd unit. Save it as /etc/systemd/system/moldau.service."""
+    from moldau.cli.systemd_unit import SystemdUnit
+
+    installed = program or Path(sys.executable).parent / "moldau"
+    print(SystemdUnit(installed, data, config, user).text, end="")
 
 
 def _checked(job: str) -> str:
