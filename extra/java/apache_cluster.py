@@ -1,6 +1,5 @@
 """A cluster of Apache Kafka: three combined nodes, and further nodes added later."""
 
-import socket
 import subprocess
 import time
 from contextlib import ExitStack
@@ -9,7 +8,7 @@ from types import TracebackType
 from typing import Final, Self
 
 import confluent_kafka
-from apache_kafka import CLUSTER_ID, READY_S_MAX, STOP_S_MAX, java, run
+from apache_kafka import CLUSTER_ID, READY_S_MAX, STOP_S_MAX, free_ports, java, run
 from confluent_kafka import admin
 
 DIRECTORIES: Final = ("", "QmVpZGUgVWZlciBkZXIgTQ", "V2Fzc2VyIGRlciBNb2xkYQ", "U3Ryb21zY2huZWxsZW4gSg")
@@ -21,7 +20,7 @@ class ApacheCluster:
 
     def __init__(self, folder: Path, nodes_max: int = 5) -> None:
         self.folder = folder
-        self._ports = _free_ports(2 * nodes_max)
+        self._ports = free_ports(2 * nodes_max)
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     @property
@@ -114,9 +113,3 @@ class ApacheCluster:
             "group.initial.rebalance.delay.ms": 0,
         }
         return "".join(f"{name}={value}\n" for name, value in settings.items())
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as held:
-        servers = [held.enter_context(socket.create_server(("localhost", 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in servers]

@@ -5,6 +5,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -44,10 +45,18 @@ def dump(*files: Path, options: Sequence[str] = ("--print-data-log", "--deep-ite
 class ApacheKafka:
     """One node that is broker and controller. `with ApacheKafka(folder) as kafka:` formats the folder if it is new."""
 
-    def __init__(self, folder: Path, release: str = "4.0", settings: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        release: str = "4.0",
+        settings: Mapping[str, object] | None = None,
+        *,
+        has_sasl: bool = False,
+    ) -> None:
         self.data = folder
         self.release = release
-        self.port, self._controller_port = _free_ports()
+        self.port, self._controller_port, self._sasl_port = free_ports(3)
+        self._has_sasl = has_sasl
         self._more_settings = settings or {}
         self._settings = folder.with_name(f"{folder.name}.properties")
         self._log = folder.with_name(f"{folder.name}.log")
@@ -56,6 +65,11 @@ class ApacheKafka:
     @property
     def bootstrap_servers(self) -> str:
         return f"localhost:{self.port}"
+
+    @property
+    def sasl_servers(self) -> str:
+        """The address of the listener SASL_PLAINTEXT, which `has_sasl` adds."""
+        return f"localhost:{self._sasl_port}"
 
     @property
     def log(self) -> str:
@@ -99,6 +113,8 @@ class ApacheKafka:
 
     def _settings_text(self) -> str:
         client, controller = f"PLAINTEXT://localhost:{self.port}", f"CONTROLLER://localhost:{self._controller_port}"
+        if self._has_sasl:
+            client += f",SASL_PLAINTEXT://{self.sasl_servers}"
         settings = {
             "process.roles": "broker,controller",
             "node.id": 1,
@@ -106,7 +122,7 @@ class ApacheKafka:
             "listeners": f"{client},{controller}",
             "advertised.listeners": f"{client},{controller}",
             "controller.listener.names": "CONTROLLER",
-            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT",
             "log.dirs": self.data,
             "log.index.interval.bytes": 200,
             "log.index.size.max.bytes": 4096,
@@ -121,6 +137,7 @@ class ApacheKafka:
         return "".join(f"{name}={value}\n" for name, value in settings.items())
 
 
-def _free_ports() -> tuple[int, int]:
-    with socket.create_server(("localhost", 0)) as one, socket.create_server(("localhost", 0)) as other:
-        return one.getsockname()[1], other.getsockname()[1]
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as held:
+        servers = [held.enter_context(socket.create_server(("localhost", 0))) for _ in range(count)]
+        return [each.getsockname()[1] for each in servers]
