@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from moldau.cli.certificates import LOCAL_HOSTS, Authority
+from moldau.cli.files import write_private
 from moldau.testing.free_ports import PortRange
 
 COMMAND = (sys.executable, "-P", "-m", "moldau.cli.main")
@@ -84,9 +86,21 @@ def test_console_of_a_cluster_shows_all_its_brokers(tmp_path: Path, monkeypatch:
 
 
 def test_secured_listener_needs_a_console_of_its_own(tmp_path: Path) -> None:
-    listener = ("-c", "listeners=SSL://127.0.0.1:0", "-c", "inter.broker.listener.name=SSL")
-    done = subprocess.run(
-        [*COMMAND, "start", "--data", str(tmp_path), *listener, "--serve"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert "--serve has no credentials" in done.stderr or "ssl.keystore" in done.stderr
+    keystore = tmp_path / "node.pem"
+    write_private(keystore, Authority.create().issue("node", LOCAL_HOSTS))
+    settings = {
+        "listeners": "SSL://127.0.0.1:0",
+        "inter.broker.listener.name": "SSL",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(keystore),
+    }
+    options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+    secured = ("start", "--data", str(tmp_path / "data"), *options)
+    done = subprocess.run([*COMMAND, *secured, "--serve"], capture_output=True, text=True, check=False, timeout=WAIT_S)
+    assert (done.returncode, "--serve has no credentials" in done.stderr) == (2, True), done.stderr
+
+
+def test_secured_cluster_needs_a_console_of_its_own(tmp_path: Path) -> None:
+    secured = ("up", "--secure", "--data", str(tmp_path / "data"))
+    done = subprocess.run([*COMMAND, *secured, "--serve"], capture_output=True, text=True, check=False, timeout=WAIT_S)
+    assert (done.returncode, "--serve has no credentials" in done.stderr) == (2, True), done.stderr
