@@ -271,6 +271,17 @@ def test_min_isr_is_limited_to_the_replica_count() -> None:
     assert problems(script) == []
 
 
+def test_topic_whose_settings_may_not_be_read_is_named_and_checked_without_them() -> None:
+    script = healthy(isr=(1,))
+    result = messages.DescribeConfigsResponse.DescribeConfigsResult
+    denied = result(error_code=29, resource_type=2, resource_name="t", configs=[])
+    on_both(script, "DescribeConfigs", lambda _: messages.DescribeConfigsResponse(results=[denied]))
+    found = World(script, bootstrap="b1:9092").run(check_health)
+    assert list(found.problems()) == ["1 partition has replicas that are not in sync"]
+    (advice,) = found.advice()
+    assert advice.startswith("min.insync.replicas of t is not known")
+
+
 def test_leaderless_partition_is_reported_first() -> None:
     assert problems(healthy(isr=(1, 2), leader=-1))[0].startswith("1 partition has no leader")
 

@@ -79,6 +79,7 @@ class Health:
     offline_log_dirs: Mapping[int, OfflineLogDir]  # by broker
     under_provisioned: Mapping[str, int]  # internal topics with fewer replicas than brokers allow: their replica count
     open_listeners: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # by broker; see `open_listeners`
+    without_min_isr: tuple[str, ...] = ()  # topics whose settings the client may not read
 
     @property
     def offline(self) -> list[UnhealthyPartition]:
@@ -159,6 +160,13 @@ class Health:
                 f"anyone who can reach {', '.join(listeners)} of broker {node} may read, write and delete everything: "
                 "no authentication is required there (docs/security.md)"
             )
+        if self.without_min_isr:
+            first, *others = self.without_min_isr
+            more = f" and {len(others)} more" if others else ""
+            yield (
+                f"{MIN_ISR} of {first}{more} is not known, and not checked: that needs the operation DESCRIBE_CONFIGS "
+                "on the topic"
+            )
 
     def _without(self, node: int) -> str:
         if any(node in each.replicas for each in self.unhealthy):
@@ -195,6 +203,7 @@ async def check_health(client: AsyncClient) -> Health:
         offline_log_dirs,
         _under_provisioned(topics, sum(not each.is_fenced for each in cluster.brokers)),
         without_authentication,
+        tuple(each.name for each in topics if each.name not in min_isr),
     )
 
 
@@ -271,14 +280,14 @@ async def _unless_unsupported(request: Any) -> Any:
 
 
 async def _min_isr(client: AsyncClient, names: Sequence[str]) -> dict[str, int]:
-    """Return min.insync.replicas of each topic."""
+    """Return min.insync.replicas of each topic whose settings the client may read."""
     found: dict[str, int] = {}
     for first in range(0, len(names), TOPICS_PER_REQUEST):
         request = _min_isr_request(names[first : first + TOPICS_PER_REQUEST])
         response = await client.retry(lambda request=request: client.send(request))  # type: ignore[misc]
         for result in response.results:
-            if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                continue  # deleted meanwhile
+            if result.error_code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED):
+                continue  # deleted meanwhile, or not authorized
             check(result.error_code, result.error_message)
             values = [each.value for each in result.configs if each.name == MIN_ISR]
             found[result.resource_name] = int(values[0]) if values and values[0] else 1
