@@ -111,6 +111,31 @@ ENDED_TRANSACTIONS: Final = _counter(
 MARKERS_WAITING: Final = _gauge(
     "moldau_transaction_markers_waiting", "Partitions that wait for the marker of an ended transaction."
 )
+SHARE_IN_FLIGHT: Final = _gauge(
+    "kafka_server_sharepartitionmetrics_inflightmessagecount",
+    "Records between the start and end offsets of the share partitions that this broker leads, by share group.",
+    "group",
+)
+SHARE_RECORDS: Final = _gauge(
+    "moldau_share_group_records",
+    "In-flight records of a share group on this broker, by state: available, or acquired by a member.",
+    "group",
+    "state",
+)
+SHARE_ACKNOWLEDGEMENTS: Final = _counter(
+    "kafka_server_sharegroupmetrics_recordacknowledgements_total",
+    "Records that members of share groups acknowledged, by type: Accept, Release, Reject, Renew.",
+    "acktype",
+)
+SHARE_LOCK_TIMEOUTS: Final = _counter(
+    "kafka_server_sharepartitionmetrics_acquisitionlocktimeout_total",
+    "Records of share groups whose acquisition lock expired.",
+)
+SHARE_LATENCY: Final = Metric(
+    "moldau_share_acknowledgement_milliseconds",
+    "summary",
+    "Milliseconds until the acknowledgements of a member were durable, per partition.",
+)
 FLUSH_TIME: Final = Metric(
     "kafka_log_logflushstats_logflushrateandtimems", "summary", "Milliseconds that flushes to disk took."
 )

@@ -17,6 +17,7 @@ from moldau.broker.metrics.catalogue import Metric
 from moldau.broker.metrics.cluster_metrics import ClusterMetricsHost, cluster_lines
 from moldau.broker.metrics.prometheus_text import CONTENT_TYPE, Sample, histogram, plain, summary
 from moldau.broker.metrics.quota_metrics import quota_lines
+from moldau.broker.metrics.share_metrics import share_lines
 from moldau.broker.metrics.telemetry_metrics import telemetry_lines
 from moldau.broker.network.connection_limits import ConnectionLimits
 from moldau.broker.partitions.log_flusher import LogFlusher
@@ -28,6 +29,7 @@ from moldau.broker.runtime.log_dir_monitor import LogDirMonitor
 from moldau.broker.runtime.loop_stalls import LoopStalls
 from moldau.broker.runtime.meters import TrafficMeter
 from moldau.broker.runtime.rate_limited_logger import RateLimitedLogger
+from moldau.broker.shares.shares import Shares
 from moldau.broker.telemetry.client_telemetry import ClientTelemetry
 from moldau.broker.transactions.transaction_coordinator import Transactions
 from moldau.broker.transactions.transaction_metrics import Open, open_transactions, stable_lags
@@ -83,6 +85,9 @@ class MetricsHost(ClusterMetricsHost, Protocol):
 
     @property
     def transactions(self) -> Transactions: ...
+
+    @property
+    def shares(self) -> Shares: ...
 
     @property
     def loop_stalls(self) -> LoopStalls: ...
@@ -164,6 +169,7 @@ class MetricsEndpoint:
         yield from self._logs()
         yield from self._groups(groups)
         yield from self._transactions(transactions)
+        yield from share_lines(self._broker.shares)
         yield from cluster_lines(self._broker)
         yield from self._node()
         yield from quota_lines(self._broker.client_quotas, self._limits.rates)

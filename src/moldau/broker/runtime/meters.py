@@ -1,5 +1,6 @@
 """Cheap counters. `broker.metrics` reads them and gives them their Prometheus names."""
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
@@ -80,6 +81,17 @@ class TrafficMeter:
     def add(self, other: "TrafficMeter") -> None:
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class ShareMeter:
+    """Acknowledgements and expired locks of the share partitions that this broker leads or has led."""
+
+    __slots__ = ("acknowledgements", "latency", "lock_timeouts")
+
+    def __init__(self) -> None:
+        self.acknowledgements: Counter[int] = Counter()  # records by type of acknowledgement
+        self.latency = LatencyMeter()  # until an acknowledgement is durable
+        self.lock_timeouts = 0  # records
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.partitions.waiters import FetchWatcher
 from moldau.broker.runtime.lazy_timer import LazyTimer
+from moldau.broker.runtime.meters import ShareMeter
 from moldau.broker.shares.persister import SharePartitionKey, SharePersister
 from moldau.machines.groups.share.settings import OffsetReset, ShareGroupConfig
 from moldau.machines.shares.partition import (
@@ -65,6 +66,7 @@ class SharePartition:
         config: ShareGroupConfig,
         persister: SharePersister,
         support: ShareSupport,
+        meter: ShareMeter,
         on_idle: Callable[["SharePartition"], None],
     ) -> None:
         """`on_idle` is called when the share partition can be unloaded."""
@@ -76,10 +78,11 @@ class SharePartition:
         self._config = config
         self._persister = persister
         self._support = support
+        self._meter = meter
         self._on_idle = on_idle
         self._phase = _Phase.LOADING
         self._machine: SharePartitionMachine | None = None
-        self._waiters: dict[int, list[asyncio.Future[None]]] = {}  # by the number of the write
+        self._waiters: dict[int, list[tuple[float, asyncio.Future[None]]]] = {}  # by the write: since when
         self._task: asyncio.Task[None] | None = None  # a read or write of the state
         self._locks = LazyTimer(self._expire_locks)
         self._retry = LazyTimer(self._try_again)
@@ -121,15 +124,25 @@ class SharePartition:
         """Raise if an acknowledgement is invalid; the future is done when all of them are durable."""
         if self._machine is None:
             raise InvalidRecordState("The member has not acquired these records from the partition's leader.")
-        number = self._machine.acknowledge(member_id, acknowledgements, self._support.clock.monotonic_ms())
+        now_ms = self._support.clock.monotonic_ms()
+        number = self._machine.acknowledge(member_id, acknowledgements, now_ms)
+        self._count(acknowledgements)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if number == DURABLE:
             done.set_result(None)
         else:
-            self._waiters.setdefault(number, []).append(done)
+            self._waiters.setdefault(number, []).append((now_ms, done))
         self._set_lock_timer()
         self._write()
         return done
+
+    def _count(self, acknowledgements: Sequence[Acknowledgement]) -> None:
+        counts = self._meter.acknowledgements
+        for first_offset, last_offset, types in acknowledgements:
+            if len(types) == 1:
+                counts[types[0]] += last_offset - first_offset + 1
+            else:
+                counts.update(types)
 
     def leave(self, member_id: str) -> None:
         """The member's session has ended: release its records."""
@@ -186,10 +199,11 @@ class SharePartition:
                 self._wake()
 
     def _complete(self, number: int, error: KafkaError | None) -> None:
-        for done in self._waiters.pop(number, ()):
+        for since_ms, done in self._waiters.pop(number, ()):
             if done.done():
                 continue
             if error is None:
+                self._meter.latency.finished(self._support.clock.monotonic_ms() - since_ms)
                 done.set_result(None)
             else:
                 done.set_exception(error)
@@ -231,7 +245,7 @@ class SharePartition:
 
     def _expire_locks(self) -> None:
         if self._machine is not None:
-            self._machine.expire_locks(self._support.clock.monotonic_ms())
+            self._meter.lock_timeouts += self._machine.expire_locks(self._support.clock.monotonic_ms())
             self._set_lock_timer()
             self._write()
             self._wake()

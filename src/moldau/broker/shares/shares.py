@@ -6,6 +6,7 @@ from typing import Final, Protocol
 from moldau.broker.configs.broker_settings import BrokerSettings
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.partitions.table import Partitions
+from moldau.broker.runtime.meters import ShareMeter
 from moldau.broker.shares.persister import SharePartitionKey, SharePersister
 from moldau.broker.shares.share_partition import SharePartition, ShareSupport
 from moldau.machines.groups.share.settings import ShareGroupConfig, share_group_config
@@ -45,9 +46,14 @@ class Shares:
         self._partitions: dict[SharePartitionKey, SharePartition] = {}
         self._used: dict[MemberKey, dict[SharePartitionKey, None]] = {}  # by members with a session
         self.sessions = ShareSessions()
+        self.meter = ShareMeter()
 
     def __len__(self) -> int:
         return len(self._partitions)
+
+    def loaded(self) -> list[SharePartition]:
+        """The share partitions that groups use on this broker."""
+        return list(self._partitions.values())
 
     def config(self, group_id: str) -> ShareGroupConfig:
         """The configs of a group."""
@@ -73,7 +79,7 @@ class Shares:
                 raise CoordinatorNotAvailable(f"This broker has {SHARE_PARTITIONS_MAX} share partitions already.")
             partition = self._partition(fetched)
             key = SharePartitionKey(member.group_id, fetched.topic_id, fetched.partition)
-            found = SharePartition(key, partition, config, self._persister, self._host, self._remove)
+            found = SharePartition(key, partition, config, self._persister, self._host, self.meter, self._remove)
             self._partitions[key] = found
         found.members.add(member.member_id)
         self._used.setdefault(member, {})[found.key] = None

@@ -327,16 +327,18 @@ class SharePartitionMachine:
             heapq.heapify(deadlines)
         heapq.heappush(deadlines, (deadline_ms, first_offset, last_offset))
 
-    def expire_locks(self, now_ms: float) -> None:
-        """Release the records whose locks have expired."""
-        deadlines = self._deadlines
+    def expire_locks(self, now_ms: float) -> int:
+        """Release the records whose locks have expired; return their number."""
+        deadlines, expired = self._deadlines, 0
         while deadlines and deadlines[0][0] <= now_ms:
             _, first_offset, last_offset = heapq.heappop(deadlines)
             for run in self._window.overlapping(first_offset, last_offset):
                 if run.state is RecordState.ACQUIRED and run.deadline_ms <= now_ms:
                     self._release(run)
+                    expired += len(run)
             self._merge(first_offset, last_offset)
         self._window.remove_finished()
+        return expired
 
     def release_member(self, member_id: str) -> None:
         """Release the records of a member whose session is closed."""

@@ -1,0 +1,47 @@
+"""Metrics of share groups: their in-flight records on this broker, acknowledgements, and expired locks."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from moldau.broker.metrics import catalogue
+from moldau.broker.metrics.prometheus_text import plain, summary
+from moldau.broker.shares.shares import Shares
+from moldau.machines.shares.partition import AcknowledgeType
+from moldau.machines.shares.state import RecordState
+
+GROUPS_MAX: Final = 1000
+"""Groups with a label of their own, in the order of their names; the others are added up without a label."""
+
+_TYPES: Final = tuple(each for each in AcknowledgeType if each is not AcknowledgeType.GAP)
+
+
+def share_lines(shares: Shares) -> Iterator[str]:
+    """Dashboards sum the values of brokers."""
+    in_flight: Counter[str] = Counter()
+    records = {state: Counter[str]() for state in (RecordState.AVAILABLE, RecordState.ACQUIRED)}
+    loaded = shares.loaded()
+    labelled = set(sorted({share.key.group_id for share in loaded})[:GROUPS_MAX])
+    for share in loaded:
+        machine = share.machine
+        if machine is not None:
+            group = share.key.group_id if share.key.group_id in labelled else ""
+            in_flight[group] += machine.end_offset - machine.start_offset
+            for state, counts in records.items():
+                counts[group] += machine.count(state)
+    yield from plain(catalogue.SHARE_IN_FLIGHT, (((group,), number) for group, number in in_flight.items()))
+    yield from plain(
+        catalogue.SHARE_RECORDS,
+        (
+            ((group, state.name.lower()), number)
+            for state, counts in records.items()
+            for group, number in counts.items()
+        ),
+    )
+    meter = shares.meter
+    yield from plain(
+        catalogue.SHARE_ACKNOWLEDGEMENTS,
+        [((each.name.capitalize(),), meter.acknowledgements[each]) for each in _TYPES],
+    )
+    yield from plain(catalogue.SHARE_LOCK_TIMEOUTS, [((), meter.lock_timeouts)])
+    yield from summary(catalogue.SHARE_LATENCY, [((), meter.latency)])
