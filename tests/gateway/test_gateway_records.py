@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
 
 from moldau.testing import Broker
 from moldau_dev.gateway import Gateway
@@ -94,6 +94,20 @@ def test_pages_have_every_record_once(gateway: Gateway, topic: str) -> None:
     assert sorted(each["value"] for each in between) == list(range(10, 20))
     lines = gateway.get(f"/topics/{topic}/records?limit=42", Accept="application/x-ndjson").body.splitlines()
     assert len({json.loads(line)["value"] for line in lines}) == 42
+
+
+@pytest.mark.proves("A3", part="produce and read")
+def test_record_with_a_key_goes_to_the_partition_of_kafkas_producers(
+    broker: Broker, gateway: Gateway, topic: str
+) -> None:
+    keys = [f"key-{number}" for number in range(20)]
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "partitioner": "murmur2_random"})
+    for key in keys:
+        producer.produce(topic, b"1", key)
+    assert producer.flush(20) == 0
+    gateway.post(f"/topics/{topic}/produce", {"records": [{"key": key, "value": 2} for key in keys]})
+    places = {(each["key"], each["partition"]) for each in gateway.records(topic)}
+    assert len(places) == len(keys)
 
 
 class Events:
