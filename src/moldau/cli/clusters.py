@@ -29,7 +29,7 @@ def health(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = False)
     """Show brokers, controller, quorum and unhealthy partitions. The exit code is 1 if anything is wrong."""
     found = run_async(_examine(bootstrap_servers))
     if json:
-        show_json(_as_json(found))
+        show_json(health_as_json(found))
     else:
         _show(found)
     if not found.is_healthy:
@@ -93,7 +93,8 @@ def _row(sick: "UnhealthyPartition") -> tuple[object, ...]:
     return sick.partition.topic, sick.partition.partition, leader, sick.replicas, sick.isr, sick.min_isr
 
 
-def _as_json(found: "Health") -> dict[str, Any]:
+def health_as_json(found: "Health") -> dict[str, Any]:
+    """Return the JSON form of the health."""
     return {
         "is_healthy": found.is_healthy,
         "problems": list(found.problems()),

@@ -31,6 +31,7 @@ COMMANDS: Final[dict[str, str]] = {
     "cert": "moldau.cli.certs:app",
     "generate": "moldau.cli.generate:app",
     "bench": "moldau.cli.bench.command:app",
+    "debug": "moldau.cli.debug:app",
     "self-test": "moldau.cli.self_test:app",
     "version": "moldau.cli.version:app",
 }
