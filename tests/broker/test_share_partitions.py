@@ -66,6 +66,26 @@ def test_aborted_records_are_skipped_if_the_group_reads_committed() -> None:
     with_group(script)
 
 
+@pytest.mark.proves("S10")
+def test_aborted_records_are_skipped_if_the_transaction_index_is_corrupt() -> None:
+    async def script(scene: Scene, _state: StateInMemory, member: Member) -> None:
+        await configure(await scene.connect(), "share.isolation.level", "read_committed")
+        append(scene, batch(b"aborted", base_sequence=0, **PRODUCER))
+        end_transaction(scene, is_commit=False)
+        log = partition_of(scene).log
+        first = log.segment_of(0)
+        assert first is not None
+        log.roll(0)
+        append(scene, batch(b"plain"))
+        first.release()
+        scene.simulation.disks_fail = True
+        scene.host.disk.flip_bit(first.aborted.path, 2 + 7)  # the producer id
+        assert await member.acquire() == [(2, 2, 1)]
+        assert scene.node.broker.log_scrubber.restored_indexes == 1
+
+    with_group(script)
+
+
 def test_aborted_records_are_delivered_if_the_group_reads_all() -> None:
     async def script(scene: Scene, _state: StateInMemory, member: Member) -> None:
         append(scene, batch(b"aborted", base_sequence=0, **PRODUCER))

@@ -16,6 +16,7 @@ from moldau.machines.groups.records import PendingOffset, TransactionEnded, offs
 from moldau.model.ids import TopicId, TopicPartition
 from moldau.model.units import KiB
 from moldau.records.record import iterate_batches
+from moldau.storage.aborted_transactions import UnverifiedTransactionIndex
 from moldau.storage.compaction import compact
 from moldau.storage.log import Log
 from moldau.storage.settings import LogSettings
@@ -101,7 +102,12 @@ class GroupBench:
     def compact(self) -> None:
         log = self.partition.log
         log.roll(self.now_ms)
-        job = log.compaction_job(self.cleaned_offset, log.end_offset, self.now_ms)
+        try:
+            job = log.compaction_job(self.cleaned_offset, log.end_offset, self.now_ms)
+        except UnverifiedTransactionIndex as unverified:
+            log.restore_transactions(self.disk, [unverified.segment.base_offset])
+            self.compact()
+            return
         if job is not None:
             result = compact(self.disk, job)
             for path in log.replace_segments(result):

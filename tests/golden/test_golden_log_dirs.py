@@ -15,6 +15,7 @@ from moldau.records.record import iterate_batches, iterate_records
 from moldau.storage.log import Log
 from moldau.storage.log_dir import LogDir
 from moldau.storage.settings import LogSettings
+from moldau.storage.transaction_replay import replay_transactions
 from moldau.testing import Broker
 
 HERE = Path(__file__).parent
@@ -46,9 +47,23 @@ def _bytes(text: str | None) -> bytes | None:
     return None if text is None else text.encode()
 
 
+def verify_transaction_indexes(log: Log) -> None:
+    """What Apache Kafka or an earlier version has written agrees with the log."""
+    segment = log.segment_after(-1)
+    while segment is not None:
+        replay = log.transaction_replay(segment)
+        assert replay is not None
+        entries = replay_transactions(SystemDisk(), replay)
+        assert entries == replay.entries
+        if entries:
+            assert segment.aborted.confirm(entries, len(entries))
+        segment = log.segment_after(segment.base_offset)
+
+
 def committed_rows(log: Log) -> list[Row]:
     """Return the committed records, according to the log's transaction index."""
     end_offset = log.producers.last_stable_offset(log.end_offset)
+    verify_transaction_indexes(log)
     aborted = log.aborted_transactions(log.start_offset, end_offset)
     rows: list[Row] = []
     for header, batch in iterate_batches(log.read_bytes(log.start_offset, MiB)):

@@ -40,7 +40,7 @@ class CompactedBench(Bench):
     def compact(self, **job: Any) -> CompactionResult | None:
         """Roll, so that everything may be cleaned, and run one compaction as the broker does."""
         self.log.roll(self.now_ms)
-        planned = self.log.compaction_job(self.cleaned_offset, self.log.end_offset, self.now_ms)
+        planned = self.verified(lambda: self.log.compaction_job(self.cleaned_offset, self.log.end_offset, self.now_ms))
         if planned is None:
             return None
         carried = pickle.loads(pickle.dumps(planned))

@@ -1,17 +1,23 @@
 """A log on a simulated disk, and batches for it."""
 
-from collections.abc import Iterator
-from typing import Any
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from moldau.records.builder import build_batch
 from moldau.records.header import read_header
 from moldau.records.record import Record, iterate_batches, iterate_records
+from moldau.storage.aborted_transactions import UnverifiedTransactionIndex
 from moldau.storage.log import AppendResult, Log
 from moldau.storage.settings import LogSettings
+from moldau.storage.transaction_index import AbortedTransaction
+from moldau.storage.transaction_replay import replay_transactions
 from moldau.testing.disk import SimulatedDisk
 
 FOLDER = "/data/topic-0"
 NOW_MS = 1_700_000_000_000
+
+T = TypeVar("T")
 
 
 class Bench:
@@ -60,6 +66,19 @@ class Bench:
 
     def values(self) -> list[bytes | None]:
         return [record.value for record in self.records()]
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        return self.verified(lambda: self.log.aborted_transactions(start_offset, end_offset))
+
+    def verified(self, use: Callable[[], T]) -> T:
+        """Use transaction indexes, and verify them before as a broker does."""
+        while True:
+            try:
+                return use()
+            except UnverifiedTransactionIndex as unverified:
+                self.log.write_buffered()
+                replay = pickle.loads(pickle.dumps(self.log.transaction_replay(unverified.segment)))
+                unverified.segment.aborted.confirm(replay_transactions(self.mounted, replay), len(replay.entries))
 
     def names(self) -> list[str]:
         return self.mounted.list(FOLDER)

@@ -201,16 +201,16 @@ def test_aborted_transactions_are_rebuilt_when_index_files_are_lost(
             bench.log.roll(bench.now_ms)
         mark(bench, is_commit=False, producer_id=2)
     end_offset = bench.log.end_offset
-    known = bench.log.aborted_transactions(0, end_offset)
+    known = bench.aborted_transactions(0, end_offset)
     assert len(known) == 6
     bench.log.close(bench.now_ms)
     for name in bench.names():
         if name.endswith(lost):
             bench.mounted.unlink(f"{FOLDER}/{name}")
     bench.open(is_clean=True)
-    assert bench.log.aborted_transactions(0, end_offset) == known
+    assert bench.aborted_transactions(0, end_offset) == known
     bench.restart()
-    assert bench.log.aborted_transactions(0, end_offset) == known
+    assert bench.aborted_transactions(0, end_offset) == known
     assert bench.log.last_stable_offset(end_offset) == end_offset
 
 
@@ -258,7 +258,7 @@ def test_aborted_transactions_survive_a_power_loss_once_synced(is_closed: bool, 
         bench.log.flush(bench.now_ms)
     disk.power_loss()
     bench.open(recovery_point=2 if is_closed else 3, is_clean=is_closed, has_lost_power=not is_closed)
-    assert [each.last_offset for each in bench.log.aborted_transactions(0, 2)] == [1]
+    assert [each.last_offset for each in bench.aborted_transactions(0, 2)] == [1]
 
 
 @pytest.mark.parametrize("is_clean", [True, False])

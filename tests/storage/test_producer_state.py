@@ -185,9 +185,9 @@ def test_overlapping_transactions_end_individually() -> None:
     assert bench.log.last_stable_offset(3) == 1
     mark(bench, is_commit=False, producer_id=2)
     assert bench.log.last_stable_offset(4) == 4
-    (aborted,) = bench.log.aborted_transactions(0, 4)
+    (aborted,) = bench.aborted_transactions(0, 4)
     assert aborted == (2, 1, 3, 4)
-    assert bench.log.aborted_transactions(0, 1) == []
+    assert bench.aborted_transactions(0, 1) == []
 
 
 def test_non_transactional_batch_in_open_transaction_is_rejected() -> None:

@@ -283,14 +283,14 @@ def test_open_and_aborted_transactions_survive_a_restart(is_clean: bool) -> None
         is_commit=False, producer_id=1, producer_epoch=0, coordinator_epoch=3, timestamp_ms=NOW_MS
     )
     bench.append_batch(marker)
-    expected = bench.log.aborted_transactions(0, 100)
+    expected = bench.aborted_transactions(0, 100)
     assert [(each.producer_id, each.first_offset, each.last_offset, each.last_stable_offset) for each in expected] == [
         (1, 0, 22, 1)
     ]
     assert bench.log.last_stable_offset(bench.log.end_offset) == 1
     bench.restart() if is_clean else bench.kill()
     assert bench.log.last_stable_offset(bench.log.end_offset) == 1
-    assert bench.log.aborted_transactions(0, 100) == expected
+    assert bench.aborted_transactions(0, 100) == expected
     assert bench.log.producers.by_id[1].coordinator_epoch == 3
 
 
@@ -302,14 +302,14 @@ def test_corrupt_transaction_index_is_rebuilt() -> None:
             is_commit=number % 2 == 0, producer_id=1, producer_epoch=0, coordinator_epoch=3, timestamp_ms=NOW_MS
         )
         bench.append_batch(marker)
-    expected = bench.log.aborted_transactions(0, 100)
+    expected = bench.aborted_transactions(0, 100)
     assert len(expected) == 5
     bench.log.close(NOW_MS)
     for name in bench.names():
         if name.endswith(".txnindex"):
             bench.disk.flip_bit(f"{FOLDER}/{name}", 1)
     bench.open(is_clean=True)
-    assert bench.log.aborted_transactions(0, 100) == expected
+    assert bench.aborted_transactions(0, 100) == expected
 
 
 def write_log(bench: Bench, base_offset: int, *batches: bytes) -> None:

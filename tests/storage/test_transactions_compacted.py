@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from compacted_bench import CompactedBench
@@ -19,7 +20,8 @@ def committed(bench: CompactedBench) -> Iterator[Record]:
     log = bench.log
     offset, until = log.start_offset, log.last_stable_offset(log.end_offset)
     while (read := log.read(offset, 700, until_offset=until)) is not None:
-        upcoming = sorted((each.first_offset, each.producer_id) for each in log.aborted_in(read, offset, until))
+        aborted = bench.verified(partial(log.aborted_in, read, offset, until))
+        upcoming = sorted((each.first_offset, each.producer_id) for each in aborted)
         dropped: set[int] = set()
         for header, batch in iterate_batches(read.read()):
             while upcoming and upcoming[0][0] <= header.last_offset:
@@ -103,9 +105,9 @@ def test_aborted_transaction_behind_an_open_one_survives_compaction() -> None:
     bench.put((b"k", b"committed"), producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
     bench.put((b"k", b"aborted"), producer_id=2, producer_epoch=0, base_sequence=0, is_transactional=True)
     bench.end_transaction(2, is_commit=False)
-    known = bench.log.aborted_transactions(0, bench.log.end_offset)
+    known = bench.aborted_transactions(0, bench.log.end_offset)
     assert bench.compact() is not None, "the part before the open transaction"
-    assert bench.log.aborted_transactions(0, bench.log.end_offset) == known
+    assert bench.aborted_transactions(0, bench.log.end_offset) == known
     assert bench.table()[b"k"] == b"aborted", "nothing behind it was touched"
     bench.end_transaction(1, is_commit=True)
     bench.put((b"b", b"1"))

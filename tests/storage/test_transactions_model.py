@@ -55,7 +55,7 @@ class RandomRun:
             self.compare(self.bench)
         self.follow()
         self.compare(self.follower)
-        assert self.follower.log.aborted_transactions(0, self.end_offset) == self.bench.log.aborted_transactions(
+        assert self.follower.aborted_transactions(0, self.end_offset) == self.bench.aborted_transactions(
             0, self.end_offset
         )
 
@@ -149,7 +149,7 @@ class RandomRun:
         opened, aborted = self.expected()
         first_open = min(opened.values(), default=end_offset)
         assert log.last_stable_offset(end_offset) == max(first_open, log.start_offset)
-        entries = log.aborted_transactions(log.start_offset, end_offset)
+        entries = bench.aborted_transactions(log.start_offset, end_offset)
         found = [(each.producer_id, each.first_offset, each.last_offset) for each in entries]
         assert found == [each for each in aborted if each[2] >= log.start_offset]
 

@@ -199,9 +199,9 @@ def test_aborted_transaction_above_the_truncation_is_dropped() -> None:
         is_commit=False, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp_ms=NOW_MS
     )
     bench.append_batch(marker)
-    assert len(bench.log.aborted_transactions(0, 10)) == 1
+    assert len(bench.aborted_transactions(0, 10)) == 1
     bench.log.truncate_to(1)
-    assert bench.log.aborted_transactions(0, 10) == []
+    assert bench.aborted_transactions(0, 10) == []
     assert bench.log.last_stable_offset(1) == 0
     assert bench.mounted.size(f"{FOLDER}/00000000000000000000.txnindex") == 0
 

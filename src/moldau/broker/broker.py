@@ -166,6 +166,7 @@ class Broker:
             self.write_coalescer,
             self.replicas,
         )
+        self.log_scrubber = LogScrubber(self.partitions, ports, self.data_folder, lambda: self.settings)
         self.log_maintenance = LogMaintenance(
             self.partitions,
             self.log_flusher,
@@ -173,14 +174,13 @@ class Broker:
             ports.disk,
             ports.executor,
             lambda: self.settings,
-            LogCleaner(self.partitions, store, ports.clock, ports.executor),
+            LogCleaner(self.partitions, store, ports.clock, ports.executor, self.log_scrubber.verify_transactions),
             lambda: not self.log_dir.is_online,
         )
         self.share_coordinator = ShareCoordinator(self, on_failure)
         self.share_persister = NetworkPersister(self, self.share_coordinator)
         self.groups = Groups(self, self.share_persister, on_failure)
         self.shares = Shares(self, self.share_persister)
-        self.log_scrubber = LogScrubber(self.partitions, ports, self.data_folder, lambda: self.settings)
         self.transactions = Transactions(self, on_failure)
         self.metadata_publisher = MetadataPublisher(self._follow, partial(on_failure, "following the metadata failed"))
         self.lost_brokers = LostBrokers(

@@ -66,7 +66,7 @@ class Log(ReadableLog):
         self._tail_index = TailIndex(self.end_offset)
         self.append_buffer = AppendBuffer()
         self.adopt(loader.settings)
-        self._aborted_lookup().restore(loader.unindexed)
+        self.restore_transactions(loader.disk, loader.unindexed)
 
     @classmethod
     def open(

@@ -1,8 +1,10 @@
 """Producer snapshots: `<offset>.snapshot` files in Kafka's format, with the producer state below their offset."""
 
 import struct
+from collections.abc import Sequence
+from contextlib import suppress
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -77,6 +79,19 @@ def _decode_entry(fields: tuple[int, ...]) -> tuple[int, Producer]:
     return producer_id, producer
 
 
+class LoadedSnapshot(NamedTuple):
+    offset: int
+    producers: list[tuple[int, Producer]]
+
+
+def newest_valid(disk: Disk, folder: str, offsets: Sequence[int]) -> LoadedSnapshot | None:
+    """Return the newest valid one of these snapshots; corrupt and missing ones are skipped."""
+    for offset in reversed(offsets):
+        with suppress(CorruptSnapshot, FileNotFoundError):
+            return LoadedSnapshot(offset, decode(disk.read(path_of(folder, offset, SNAPSHOT))))
+    return None
+
+
 class Snapshots:
     """The snapshot files of a partition."""
 
@@ -106,15 +121,19 @@ class Snapshots:
 
         Snapshots below the log start are useless: the batches after them are gone. Corrupt ones are removed.
         """
-        for offset in reversed([each for each in self.offsets if first_offset <= each <= at_most]):
-            try:
-                entries = decode(self._disk.read(path_of(self._folder, offset, SNAPSHOT)))
-            except CorruptSnapshot:
+        usable = self.between(first_offset, at_most)
+        found = newest_valid(self._disk, self._folder, usable)
+        if found is None:
+            producers.clear(first_offset)
+        else:
+            producers.load(found.producers, found.offset, now_ms)
+        for offset in usable:
+            if found is None or offset > found.offset:
                 self._remove(offset)
-                continue
-            producers.load(entries, offset, now_ms)
-            return
-        producers.clear(first_offset)
+
+    def between(self, first_offset: int, last_offset: int) -> list[int]:
+        """Return the offsets of the snapshots from one offset to another, in order."""
+        return [each for each in self.offsets if first_offset <= each <= last_offset]
 
     def remove_above(self, offset: int) -> None:
         for each in [each for each in self.offsets if each > offset]:
@@ -131,9 +150,13 @@ class Snapshots:
             return []
         self.offsets.remove(offset)
         path = path_of(self._folder, offset, SNAPSHOT)
-        self._disk.rename(path, path + DELETED)
+        try:
+            self._disk.rename(path, path + DELETED)
+        except FileNotFoundError:
+            return []
         return [path + DELETED]
 
     def _remove(self, offset: int) -> None:
         self.offsets.remove(offset)
-        self._disk.unlink(path_of(self._folder, offset, SNAPSHOT))
+        with suppress(FileNotFoundError):
+            self._disk.unlink(path_of(self._folder, offset, SNAPSHOT))

@@ -1,12 +1,13 @@
 """Read access to a log: bounds, batches by offset, records by time, leader epochs, aborted transactions."""
 
 from bisect import bisect_right
+from collections.abc import Sequence
 
 from moldau.model.errors import OffsetOutOfRange
 from moldau.model.ids import NO_OFFSET
-from moldau.model.ports import FileSlice
+from moldau.model.ports import Disk, FileSlice
 from moldau.storage import timestamps
-from moldau.storage.aborted_transactions import AbortedTransactions
+from moldau.storage.aborted_transactions import find_aborted
 from moldau.storage.append_buffer import AppendBuffer
 from moldau.storage.batch_verifier import BatchVerifier
 from moldau.storage.flush import FlushState
@@ -19,12 +20,14 @@ from moldau.storage.segment import Segment
 from moldau.storage.segments import Segments, SegmentSlice
 from moldau.storage.tail_index import TailIndex
 from moldau.storage.transaction_index import AbortedTransaction
+from moldau.storage.transaction_replay import TransactionReplay, replay_transactions
 from moldau.storage.unreplicated_transactions import find_unreplicated
 
 
 class ReadableLog:
     """The read-only half of `Log`; log.py has the other half and sets the state."""
 
+    folder: str
     start_offset: int
     end_offset: int
     append_buffer: AppendBuffer
@@ -175,12 +178,39 @@ class ReadableLog:
         return self.epochs.end_offset_of(epoch, self.end_offset)
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Return the aborted transactions with records in [start, end)."""
-        return self._aborted_lookup().between(start_offset, end_offset)
+        """Return the aborted transactions with records in [start, end). Raises `UnverifiedTransactionIndex`."""
+        return find_aborted(self._segments, start_offset, end_offset)
 
     def aborted_in(self, read: FileSlice, offset: int, until_offset: int) -> list[AbortedTransaction]:
         """Return those with records in what was read from `offset` on, and perhaps a few after it."""
         return self.aborted_transactions(offset, self._segments.end_of(read, offset, until_offset))
 
-    def _aborted_lookup(self) -> AbortedTransactions:
-        return AbortedTransactions(self._segments, self._snapshots, self.end_offset)
+    def transaction_replay(self, segment: Segment) -> TransactionReplay | None:
+        """Return how to verify the transaction index of a segment; None if the segment is no longer part of the log.
+        Buffered batches must be written before."""
+        if segment not in self._segments.all:
+            return None
+        segments = self._segments.all[: self._segments.index_for(segment.base_offset) + 1]
+        bounds = [
+            *(each.base_offset for each in segments[1:]),
+            self._segments.bound_of(len(segments) - 1, self.end_offset),
+        ]
+        epochs = frozenset(self.epochs.epochs)
+        return TransactionReplay(
+            self.folder,
+            self._snapshots.between(segments[0].base_offset, segment.base_offset),
+            [
+                BatchVerifier(each.base_offset, bound, each.size_bytes, epochs)
+                for each, bound in zip(segments, bounds, strict=True)
+            ],
+            list(segment.aborted.entries),
+        )
+
+    def restore_transactions(self, disk: Disk, base_offsets: Sequence[int]) -> None:
+        """Compute the lost transaction indexes of these segments, if the segments still exist."""
+        for segment in [each for each in self._segments if each.base_offset in base_offsets]:
+            replay = self.transaction_replay(segment)
+            assert replay is not None
+            segment.aborted.replace(replay_transactions(disk, replay))
+            # Before the other indexes: their absence is what reveals the loss of this one
+            segment.aborted.sync()

@@ -151,7 +151,7 @@ def _scan_chunk(chunk: bytes, scan: SegmentScan, epochs: LeaderEpochs, producers
                 unindexed = 0
             if producer_id >= 0:
                 if attributes & CONTROL:
-                    _replay_marker(view[at:end], producers, scan.aborted)
+                    replay_marker(view[at:end], producers, scan.aborted)
                 else:
                     producer_epoch, sequence = unpack_producer(chunk, at + _PRODUCER_EPOCH_POSITION)
                     producers.appended(producer_id, producer_epoch, sequence, base, last_offset, timestamp, attributes)
@@ -166,7 +166,7 @@ def _scan_chunk(chunk: bytes, scan: SegmentScan, epochs: LeaderEpochs, producers
     return wanted
 
 
-def _replay_marker(batch: memoryview, producers: Producers, aborted: list[AbortedTransaction]) -> None:
+def replay_marker(batch: memoryview, producers: Producers, aborted: list[AbortedTransaction]) -> None:
     header = read_header(batch)
     marker = read_marker(batch)
     transaction = producers.ended(header, header.base_offset, marker) if marker is not None else None
@@ -187,7 +187,7 @@ def replay(segment: Segment, producers: Producers, end_offset: int) -> list[Abor
         if header.producer_id < 0 or header.base_offset < producers.end_offset:
             continue
         if header.is_control:
-            _replay_marker(memoryview(file.pread(header.size_bytes, position)), producers, aborted)
+            replay_marker(memoryview(file.pread(header.size_bytes, position)), producers, aborted)
         else:
             producers.appended_batch(header, header.base_offset, header.max_timestamp)
     return aborted
@@ -235,7 +235,7 @@ class ProducerReplay:
             if header.producer_id < 0 or header.base_offset < first_offset:
                 continue
             if header.is_control:
-                _replay_marker(memoryview(file.pread(header.size_bytes, position)), self.producers, [])
+                replay_marker(memoryview(file.pread(header.size_bytes, position)), self.producers, [])
             else:
                 self.producers.appended_batch(header, header.base_offset, header.max_timestamp)
         return True

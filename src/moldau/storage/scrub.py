@@ -64,7 +64,7 @@ def verify_slice(disk: Disk, job: ScrubJob) -> ScrubResult:
     while not verifier.is_done and (bytes_read < job.bytes_max or verifier.is_searching):
         position = verifier.position
         wanted = min(verifier.wanted_bytes, verifier.size_bytes - position)
-        data = _read(disk, path, wanted, position)
+        data = read_sectors(disk, path, wanted, position)
         if len(data) < wanted:  # the file is shorter than its log
             verifier.size_bytes = position + len(data)
         batches += verifier.verify(data, position)
@@ -74,7 +74,7 @@ def verify_slice(disk: Disk, job: ScrubJob) -> ScrubResult:
     return ScrubResult(verifier, bytes_read, not _are_indexes_valid(disk, job, batches, start))
 
 
-def _read(disk: Disk, path: str, length: int, position: int) -> bytes:
+def read_sectors(disk: Disk, path: str, length: int, position: int) -> bytes:
     """Read, with zeros where the medium is unreadable: these bytes are then found to be corrupt."""
     try:
         return disk.read_uncached(path, length, position)
@@ -84,7 +84,7 @@ def _read(disk: Disk, path: str, length: int, position: int) -> bytes:
     if length <= SECTOR_BYTES:
         return bytes(length)
     half = length // 2 // SECTOR_BYTES * SECTOR_BYTES or SECTOR_BYTES
-    return _read(disk, path, half, position) + _read(disk, path, length - half, position + half)
+    return read_sectors(disk, path, half, position) + read_sectors(disk, path, length - half, position + half)
 
 
 def _are_indexes_valid(disk: Disk, job: ScrubJob, batches: Batches, start: int) -> bool:
@@ -140,7 +140,7 @@ def compute_indexes(disk: Disk, job: ScrubJob) -> SegmentIndexes:
     unindexed, newest = 0, (-1, 0)
     while not verifier.is_done:
         position = verifier.position
-        data = _read(disk, path, min(verifier.wanted_bytes, verifier.size_bytes - position), position)
+        data = read_sectors(disk, path, min(verifier.wanted_bytes, verifier.size_bytes - position), position)
         for at, header in verifier.verify(data, position):
             if header.max_timestamp > newest[0]:
                 newest = header.max_timestamp, header.last_offset - verifier.base_offset

@@ -1,6 +1,7 @@
 """The aborted transactions of a segment and their file, the transaction index.
 
-The file has no checksum. What this process has written or verified is remembered by a checksum in memory, because the
+The file has no checksum, so an index that an earlier run has written is compared with the log before its first use (see
+transaction_replay.py). What this process has written or verified is remembered by a checksum in memory, because the
 entries of closed segments are released and read again.
 """
 
@@ -11,7 +12,7 @@ from moldau.model.ports import Disk
 from moldau.storage import transaction_index
 from moldau.storage.files import sync_directory, sync_path, write_all
 from moldau.storage.names import TRANSACTION_INDEX, path_of
-from moldau.storage.transaction_index import AbortedTransaction
+from moldau.storage.transaction_index import AbortedTransaction, CorruptTransactionIndex
 
 _NOTHING_CHECKSUM = crc32(b"")
 
@@ -29,7 +30,7 @@ def write_end(disk: Disk, path: str, position: int, data: bytes) -> None:
 class SegmentTransactions:
     """Aborted transactions that ended in a segment, in the order of their ends."""
 
-    __slots__ = ("_base_offset", "_checksum", "_disk", "_entries", "_folder", "_written")
+    __slots__ = ("_base_offset", "_checksum", "_disk", "_entries", "_folder", "_written", "is_verified")
 
     def __init__(self, disk: Disk, folder: str, base_offset: int) -> None:
         self._disk = disk
@@ -37,7 +38,8 @@ class SegmentTransactions:
         self._base_offset = base_offset
         self._entries: list[AbortedTransaction] | None = None
         self._written = 0
-        self._checksum: int | None = None  # of the verified content of the file; None: not verified yet
+        self._checksum: int | None = None  # of the content of the file, once it was written or verified
+        self.is_verified = False  # whether the entries are those that this process has written or verified
 
     @property
     def path(self) -> str:
@@ -45,25 +47,29 @@ class SegmentTransactions:
 
     @property
     def entries(self) -> list[AbortedTransaction]:
-        """Return the entries. Raises `CorruptTransactionIndex`."""
+        """The entries; none of an invalid file. Read them before `is_verified`."""
         if self._entries is None:
-            data = self._disk.read(self.path) if self._disk.exists(self.path) else b""
-            self._entries = transaction_index.decode(data, self._base_offset)
+            self._entries = self._load()
             self._written = len(self._entries)
-            if self._checksum is not None and crc32(data) != self._checksum:
-                self._checksum = None
         return self._entries
 
-    @property
-    def is_verified(self) -> bool:
-        """Whether the entries are those that this process has written or verified; read them first. An index without
-        entries counts as verified: recovery rebuilds a lost one."""
-        return self._checksum is not None or not self._entries
+    def _load(self) -> list[AbortedTransaction]:
+        data = self._disk.read(self.path) if self._disk.exists(self.path) else b""
+        checksum = crc32(data)
+        # An empty index needs no verification: recovery rebuilds a lost one.
+        self.is_verified = checksum == (_NOTHING_CHECKSUM if self._checksum is None else self._checksum)
+        self._checksum = checksum if self.is_verified else None
+        try:
+            return transaction_index.decode(data, self._base_offset)
+        except CorruptTransactionIndex:
+            return []
 
     def begin(self) -> None:
         """The segment is new: it has no entries."""
         self._entries = []
+        self._written = 0
         self._checksum = _NOTHING_CHECKSUM
+        self.is_verified = True
 
     def add(self, transaction: AbortedTransaction) -> None:
         self.entries.append(transaction)
@@ -85,16 +91,32 @@ class SegmentTransactions:
         """Drop the transactions that ended at `end_offset` or later."""
         kept = [each for each in self.entries if each.last_offset < end_offset]
         if len(kept) < len(self.entries):
+            was_verified = self.is_verified
             self.replace(kept)
+            if not was_verified:
+                self.is_verified, self._checksum = False, None
 
     def replace(self, entries: list[AbortedTransaction]) -> None:
-        """Rewrite the index with entries that were computed from the log."""
+        """Rewrite the index with entries that were computed from the log. If the write fails, they stay in memory."""
+        self.begin()
         self._entries = entries
-        data = transaction_index.encode(entries)
-        if entries or self._disk.exists(self.path):
-            write_end(self._disk, self.path, 0, data)
-        self._written = len(entries)
-        self._checksum = crc32(data)
+        if entries:
+            self.write()
+        elif self._disk.exists(self.path):
+            write_end(self._disk, self.path, 0, b"")
+
+    def confirm(self, entries: list[AbortedTransaction], count: int) -> bool:
+        """The first `count` entries should be these, which were computed from the log, and all others were added since.
+        If they are not, rewrite the index. Return whether it was valid: compaction leaves entries without records,
+        which are dropped."""
+        known = self.entries
+        if count and known[:count] == entries:
+            self.is_verified = True
+            self._checksum = crc32(transaction_index.encode(known[: self._written]))
+            return True
+        was_valid = count > 0 and set(entries) <= set(known[:count])
+        self.replace([*entries, *known[count:]])
+        return was_valid
 
     def sync(self) -> None:
         """Sync the index: small, and present only after aborts."""

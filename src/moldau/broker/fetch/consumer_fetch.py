@@ -29,9 +29,12 @@ from moldau.model.protocol import (
     READ_COMMITTED,
 )
 from moldau.model.units import SECOND_MS
+from moldau.storage.aborted_transactions import UnverifiedTransactionIndex
+from moldau.storage.segment import Segment
 from moldau.wire.messages import FetchRequest, FetchResponse
 
 PREPARE_ATTEMPTS: Final = 5  # each finds another corrupt range
+VERIFY_ATTEMPTS: Final = 5  # each verifies the transaction index of another segment
 WAIT_MS_MAX: Final = 300_000
 PARTITIONS_PER_WEIGHT: Final = 64  # a fetch that waits on many partitions weighs more
 LEADERSHIP_CHECK_MS_MAX: Final = 1.0 * SECOND_MS  # limit of the leadership check
@@ -44,7 +47,7 @@ Aborted = FetchResponse.AbortedTransaction
 class _ReadResult:
     """The result of one pass over the requested partitions."""
 
-    __slots__ = ("beyond_end", "bytes", "has_error", "partitions", "results", "was_interrupted")
+    __slots__ = ("beyond_end", "bytes", "has_error", "partitions", "results", "unverified", "was_interrupted")
 
     def __init__(self) -> None:
         self.results: dict[Key, Any] = {}
@@ -52,6 +55,7 @@ class _ReadResult:
         self.bytes = 0
         self.has_error = False
         self.partitions: list[Partition] = []
+        self.unverified: tuple[tuple[Partition, Segment], ...] = ()  # transaction indexes to verify first
         self.was_interrupted = False
 
     def needs_more(self, min_bytes: int) -> bool:
@@ -169,7 +173,9 @@ async def _prepare(
     return _error_result(wanted, StorageFailed("The batches could not be verified."), context)
 
 
-async def _read(request: FetchRequest, fetch_context: FetchContext, context: ConsumerFetchContext) -> _ReadResult:
+async def _read(
+    request: FetchRequest, fetch_context: FetchContext, context: ConsumerFetchContext, attempts: int = VERIFY_ATTEMPTS
+) -> _ReadResult:
     read = _ReadResult()
     left_bytes = min(request.max_bytes, context.broker.settings.fetch_max_bytes)
     turn = TimeSlice(context) if len(fetch_context.wanted) > PARTITIONS_PER_WEIGHT else None
@@ -180,6 +186,10 @@ async def _read(request: FetchRequest, fetch_context: FetchContext, context: Con
         if turn is not None and turn.is_over():
             read.was_interrupted = True
             await turn.next()
+    if read.unverified and attempts:
+        for partition, segment in read.unverified:
+            await context.broker.log_scrubber.verify_transactions(partition, segment)
+        return await _read(request, fetch_context, context, attempts - 1)
     return read
 
 
@@ -199,6 +209,10 @@ def _read_one(
             read.has_error = True  # so that the response is not delayed
             return _redirect(wanted, partition, preferred)
         result = _read_partition(request, key, wanted, partition, read, left_bytes)
+    except UnverifiedTransactionIndex as unverified:
+        read.has_error = True
+        read.unverified += ((partition, unverified.segment),)
+        return _error_result(wanted, StorageFailed(f"{partition.name}: {unverified}."), context)
     except KafkaError as error:
         read.has_error = True
         traffic = context.broker.traffic
@@ -241,14 +255,14 @@ def _read_partition(
     if offset < until_offset and (left_bytes > 0 or not read.bytes):
         max_bytes = max(0, min(wanted.max_bytes, left_bytes))
         records = partition.read(offset, max_bytes, until_offset, at_least_one=not read.bytes)
+    aborted = None
+    if is_committed_only:
+        aborted = [] if records is None else _aborted(partition, records, offset, until_offset)
     traffic = partition.traffic
     traffic.fetches += 1
     if records is not None:
         read.bytes += records.length
         traffic.bytes_out += records.length
-    aborted = None
-    if is_committed_only:
-        aborted = [] if records is None else _aborted(partition, records, offset, until_offset)
     return PartitionResult(
         partition_index=wanted.index,
         high_watermark=high_watermark,

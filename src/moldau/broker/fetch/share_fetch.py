@@ -15,6 +15,8 @@ from moldau.broker.fetch.acknowledgements import SharesMember
 from moldau.broker.fetch.cold_reads import is_cached
 from moldau.broker.fetch.consumer_fetch import WAIT_MS_MAX
 from moldau.broker.fetch.share_reads import scan, trim
+from moldau.broker.partitions.log_scrubber import LogScrubber
+from moldau.broker.partitions.partition import Partition
 from moldau.broker.partitions.waiters import DelayedFetch, Watched
 from moldau.broker.requests.context import RequestContext
 from moldau.broker.runtime.meters import TrafficMeter
@@ -25,6 +27,8 @@ from moldau.machines.shares.sessions import FetchedPartition, ShareSession
 from moldau.model.errors import KafkaError, TopicAuthorizationFailed
 from moldau.model.ports import Executor, FileSlice
 from moldau.model.units import MiB
+from moldau.storage.aborted_transactions import UnverifiedTransactionIndex
+from moldau.storage.segment import Segment
 
 SCANNED_BYTES: Final = MiB  # what is loaded before headers are read; the kernel reads ahead
 PASSES_MAX: Final = 100  # over partitions that have only gaps to read; the member then fetches again
@@ -35,6 +39,9 @@ class ShareFetchHost(SharesMember, Protocol):
 
     @property
     def executor(self) -> Executor: ...
+
+    @property
+    def log_scrubber(self) -> LogScrubber: ...
 
     @property
     def settings(self) -> BrokerSettings: ...
@@ -86,6 +93,7 @@ class ShareFetch:
         self.errors: dict[FetchedPartition, KafkaError] = {}
         self._candidates: list[_Candidate] = []
         self._watched: list[Watched] = []
+        self._unverified: list[tuple[Partition, Segment]] = []  # transaction indexes to verify first
         self._bytes = 0
         self._must_not_wait = False  # released records are available, or there is an error
 
@@ -99,6 +107,10 @@ class ShareFetch:
                 if await self._read_cold():
                     self._look()  # other members may have acquired these records meanwhile
                 self._acquire()
+                if self._unverified and not self.acquired:
+                    if await self._verify_transactions():
+                        continue
+                    break
                 if self.acquired or self.errors or is_over or not self._candidates:
                     break
                 await asyncio.sleep(0)
@@ -163,13 +175,21 @@ class ShareFetch:
         await self._context.broker.executor.run(records.read)
         return True
 
+    async def _verify_transactions(self) -> bool:
+        scrubber = self._context.broker.log_scrubber
+        return all([await scrubber.verify_transactions(*each) for each in self._unverified])
+
     def _acquire(self) -> None:
+        self._unverified.clear()
         left = self._limits.max_records
         for candidate in self._candidates:
             if left <= 0:
                 return
             try:
                 acquired = self._acquire_from(candidate, left)
+            except UnverifiedTransactionIndex as unverified:
+                self._unverified.append((candidate.share.partition, unverified.segment))
+                continue
             except KafkaError as error:
                 self.errors[candidate.fetched] = error
                 continue

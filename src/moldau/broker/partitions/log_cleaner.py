@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 from moldau.broker.partitions.log_store import LogStore
@@ -12,11 +13,13 @@ from moldau.model.ids import NO_EPOCH, NO_OFFSET, TopicPartition
 from moldau.model.ports import Clock, Executor
 from moldau.model.units import MINUTE_MS
 from moldau.storage import names as naming
+from moldau.storage.aborted_transactions import UnverifiedTransactionIndex
 from moldau.storage.batch_scan import CorruptBatch
 from moldau.storage.checkpoints import CLEANED
 from moldau.storage.compaction import CompactionJob, CompactionResult, compact
 from moldau.storage.corrupt_range import unreadable_from
 from moldau.storage.files import SyncFailed
+from moldau.storage.segment import Segment
 
 logger = logging.getLogger(__name__)
 
@@ -42,11 +45,20 @@ class CleanerCheckpoint(NamedTuple):
 class LogCleaner:
     """Compacts one log at a time, the dirtiest first."""
 
-    def __init__(self, partitions: Partitions, store: LogStore, clock: Clock, executor: Executor) -> None:
+    def __init__(
+        self,
+        partitions: Partitions,
+        store: LogStore,
+        clock: Clock,
+        executor: Executor,
+        verify_transactions: Callable[[Partition, Segment], Awaitable[bool]],
+    ) -> None:
         self._partitions = partitions
         self._store = store
         self._clock = clock
         self._executor = executor
+        self._verify_transactions = verify_transactions
+        self._unverified: dict[Partition, Segment] = {}  # transaction indexes that a compaction needs
         self._cleaned: dict[Partition, CleanerCheckpoint] = {}
         self._busy_with: Partition | None = None
         self._uncleanable: set[Partition] = set()
@@ -60,6 +72,9 @@ class LogCleaner:
     async def clean_dirtiest(self, memory_bytes: int) -> ReplacedFiles | None:
         """Compact the log that needs it most; None if none does."""
         found = self._dirtiest()
+        if self._unverified:
+            await self._verify_indexes()
+            return ReplacedFiles([], 0)
         if found is None:
             return None
         partition, job = found
@@ -84,6 +99,12 @@ class LogCleaner:
         finally:
             self._busy_with = None
 
+    async def _verify_indexes(self) -> None:
+        """Verify the transaction indexes that compactions need. The next round may find more."""
+        for partition, segment in self._unverified.items():
+            if not await self._verify_transactions(partition, segment):
+                self._rest(partition, "a transaction index could not be verified")
+
     def _give_up(self, partition: Partition, error: KafkaError) -> None:
         """Its records cannot be read: keep them and continue with the other logs."""
         logger.error("%s: compaction failed, skipping it until the next start: %s", partition.name, error)
@@ -97,6 +118,7 @@ class LogCleaner:
 
     def _dirtiest(self) -> tuple[Partition, CompactionJob] | None:
         now_ms, monotonic_ms = self._clock.wall_ms(), self._clock.monotonic_ms()
+        self._unverified = {}
         self._uncleanable = {partition for partition in self._uncleanable if partition.is_open}
         self._resting = {each: until for each, until in self._resting.items() if each.is_open and until > monotonic_ms}
         chosen: tuple[Partition, CompactionJob] | None = None
@@ -116,6 +138,8 @@ class LogCleaner:
             # compaction must not leave one there.
             until = min(partition.high_watermark, partition.log.recovery_point)
             return partition.log.compaction_job(self._cleaned_offset(partition), until, now_ms)
+        except UnverifiedTransactionIndex as unverified:
+            self._unverified[partition] = unverified.segment
         except OSError as error:
             self._rest(partition, str(error))
         except KafkaError as error:

@@ -21,6 +21,7 @@ from moldau.storage.checkpoints import CorruptCheckpoint, decode_lines, encode_l
 from moldau.storage.files import SyncFailed, replace_file
 from moldau.storage.scrub import SLICE_BYTES, WHOLE, ScrubJob, ScrubResult, compute_indexes, verify_slice
 from moldau.storage.segment import Segment
+from moldau.storage.transaction_replay import replay_transactions
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class LogScrubber:
         self._checkpointed: tuple[int, SegmentKey] | None = None
         self._checkpointed_ms = clock.monotonic_ms()
         self._verifying: dict[Segment, asyncio.Task[None]] = {}
+        self._verifying_transactions: dict[Segment, asyncio.Task[None]] = {}
         self._task: asyncio.Task[None] | None = None
         self.bytes_read = 0
         self.passes = 0
@@ -63,7 +65,9 @@ class LogScrubber:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        tasks = [*self._verifying.values(), *([self._task] if self._task is not None else [])]
+        tasks = [*self._verifying.values(), *self._verifying_transactions.values()]
+        if self._task is not None:
+            tasks.append(self._task)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -213,6 +217,37 @@ class LogScrubber:
         task = asyncio.get_running_loop().create_task(run())
         self._verifying[segment] = task
         task.add_done_callback(lambda _: self._verifying.pop(segment, None))
+
+    async def verify_transactions(self, partition: Partition, segment: Segment) -> bool:
+        """Compare a transaction index with the log, and rewrite it if it does not match. Callers at the same time share
+        one verification. Return whether the index is valid now; a failure is logged."""
+        task = self._verifying_transactions.get(segment)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._verify_transactions(partition, segment))
+            self._verifying_transactions[segment] = task
+            task.add_done_callback(lambda _: self._verifying_transactions.pop(segment, None))
+        await asyncio.shield(task)
+        return segment.aborted.is_verified
+
+    async def _verify_transactions(self, partition: Partition, segment: Segment) -> None:
+        log = partition.log
+        try:
+            for _ in range(ATTEMPTS_MAX):
+                if not partition.is_open:
+                    return
+                partition.write_buffered()
+                replay, layout = log.transaction_replay(segment), log.layout_version
+                if replay is None:
+                    return
+                entries = await self._executor.work_on_files(replay_transactions, replay, is_urgent=True)
+                if log.layout_version == layout:
+                    if not segment.aborted.confirm(entries, len(replay.entries)):
+                        self.restored_indexes += 1
+                        logger.warning("%s: rebuilt the invalid %s", partition.name, segment.aborted.path)
+                    return
+        except OSError as error:
+            text = f"{partition.name}: verification of {segment.aborted.path} failed: {error}"
+            self._limited_logger.write("transactions", text)
 
     # -- checkpoint
 
