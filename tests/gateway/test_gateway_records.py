@@ -3,6 +3,7 @@
 import base64
 import http.client
 import json
+import shutil
 import subprocess
 import threading
 from typing import Any
@@ -39,6 +40,7 @@ def consume(broker: Broker, topic: str, count: int) -> list[Any]:
 
 
 @pytest.mark.proves("A3", part="produce and read")
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_documented_request_is_produced_by_curl(broker: Broker, gateway: Gateway, topic: str) -> None:
     url = f"{gateway.url}/v1/topics/{topic}/produce"
     command = ["curl", "-sS", "--fail", "-H", "Content-Type: application/json", "-d", ORDER, url]
