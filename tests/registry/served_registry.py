@@ -1,6 +1,8 @@
 """A registry as a process of its own, and a small client for its API."""
 
+import base64
 import json
+import ssl
 import subprocess
 import sys
 import urllib.error
@@ -28,15 +30,21 @@ class Response(NamedTuple):
 class RegistryClient:
     """Sends requests to one registry."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    def __init__(self, url: str, tls: ssl.SSLContext | None = None, credentials: str = "") -> None:
+        self.url, self._tls, self._credentials = url, tls, credentials
+
+    def as_user(self, credentials: str, tls: ssl.SSLContext | None = None) -> "RegistryClient":
+        """Return a client that sends `user:password`."""
+        return RegistryClient(self.url, tls, credentials)
 
     def call(self, method: str, path: str, body: Any = None, **headers: str) -> Response:
         data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         sent = {"Content-Type": CONTENT_TYPE, **{name.replace("_", "-"): value for name, value in headers.items()}}
+        if self._credentials:
+            sent["Authorization"] = f"Basic {base64.b64encode(self._credentials.encode()).decode()}"
         request = urllib.request.Request(f"{self.url}{path}", data=data, method=method, headers=sent)
         try:
-            with urllib.request.urlopen(request, timeout=30) as reply:
+            with urllib.request.urlopen(request, timeout=30, context=self._tls) as reply:
                 return Response(reply.status, json.loads(reply.read()), reply.headers["content-type"])
         except urllib.error.HTTPError as error:
             with error:

@@ -2,6 +2,8 @@
 
 import os
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -12,6 +14,10 @@ from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap
 from moldau.cli.standard_streams import ignore_full_disk
 
 if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Mapping
+
+    from moldau.client.async_client import AsyncClient
     from moldau.console.settings import ConsoleSettings
     from moldau.model.ids import Address
 
@@ -23,6 +29,19 @@ CONSOLE_VARIABLE: Final = "MOLDAU_CONSOLE_LISTEN"
 REGISTRY_VARIABLE: Final = "MOLDAU_REGISTRY_LISTEN"
 CONSOLE: Final = "console"
 REGISTRY: Final = "registry"
+
+RegistryLogin = Annotated[
+    bool,
+    typer.Option("--registry-login", help="Users of the registry send credentials of a SASL user of the cluster."),
+]
+Certificate = Annotated[
+    Path | None,
+    typer.Option(
+        "--certificate",
+        metavar="FILE",
+        help="Serve HTTPS with the key and certificates in this PEM file, which is read again when it changes.",
+    ),
+]
 
 
 @app.command()
@@ -47,6 +66,8 @@ def serve(
             help="Address of the schema registry.",
         ),
     ] = REGISTRY_DEFAULT,
+    registry_login: RegistryLogin = False,
+    certificate: Certificate = None,
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Console and gateway change nothing in the cluster.")
     ] = False,
@@ -75,16 +96,23 @@ def serve(
             needs_login=console_login,
             allowed_hosts=tuple(allowed_host or ()),
         )
-        _run(console, addresses, announce_fd, lifeline_fd)
+        tls = None if certificate is None else _tls(certificate)
+        _run(_Services(console, addresses, registry_login, tls), announce_fd, lifeline_fd)
     except ModuleNotFoundError as missing:
         raise CommandError(
             f"moldau serve needs the extra moldau[serve], which is not installed (no module {missing.name})"
         ) from missing
 
 
-def _run(
-    console: "ConsoleSettings", addresses: dict[str, "Address"], announce_fd: int | None, lifeline_fd: int | None
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Services:
+    console: "ConsoleSettings"
+    addresses: dict[str, "Address"]
+    registry_needs_login: bool
+    tls: "ssl.SSLContext | None"
+
+
+def _run(services: _Services, announce_fd: int | None, lifeline_fd: int | None) -> None:
     import asyncio
 
     from moldau.cli.cluster_client import connect_as, connect_async
@@ -96,24 +124,21 @@ def _run(
     from moldau.registry.app import create_registry
     from moldau.web.http_servers import CannotListen, HttpServer, serve_until_stopped
 
+    console, addresses, tls = services.console, services.addresses, services.tls
     bootstrap = console.bootstrap_servers
+    if services.registry_needs_login:
+        _check_sasl()
 
     async def work() -> None:
+        def connect(credentials: "Mapping[str, str]") -> "AsyncClient":
+            return connect_as(bootstrap, credentials)
+
         async with connect_async(bootstrap) as client, connect_async(bootstrap) as reader:
+            pages = create_console(client, console, connect, SystemClock(), system_random(), add_gateway)
+            registry = create_registry(client, reader, connect if services.registry_needs_login else None)
             servers = [
-                HttpServer(
-                    CONSOLE,
-                    create_console(
-                        client,
-                        console,
-                        lambda credentials: connect_as(bootstrap, credentials),
-                        SystemClock(),
-                        system_random(),
-                        add_gateway,
-                    ),
-                    addresses[CONSOLE],
-                ),
-                HttpServer(REGISTRY, create_registry(client, reader), addresses[REGISTRY]),
+                HttpServer(CONSOLE, pages, addresses[CONSOLE], tls),
+                HttpServer(REGISTRY, registry, addresses[REGISTRY], tls),
             ]
             await serve_until_stopped(
                 servers, lambda urls: _announce(urls, bootstrap, announce_fd), lifeline=lifeline_fd
@@ -124,6 +149,38 @@ def _run(
         asyncio.run(work())
     except CannotListen as error:
         raise CommandError(str(error)) from error
+
+
+def _check_sasl() -> None:
+    """Without SASL, the cluster would accept any credentials."""
+    from moldau.cli.client_options import client_settings
+    from moldau.client.security_settings import SECURITY_PROTOCOL
+
+    protocol = client_settings().get(SECURITY_PROTOCOL, "").strip().upper()
+    if not protocol.startswith("SASL"):
+        raise usage_error(
+            "--registry-login needs a listener with SASL: set security.protocol and sasl.mechanism "
+            "with -X or --command-config"
+        )
+
+
+def _tls(file: Path) -> "ssl.SSLContext":
+    """Return a context that presents the certificate which is in the file when a client connects."""
+    from moldau.model.errors import InvalidConfig
+    from moldau.model.tls import PEM, CertificateStore, TlsSettings
+    from moldau.node.ports.tls_context import TlsContexts
+
+    contexts, settings = TlsContexts(), TlsSettings(keystore=CertificateStore(type=PEM, location=str(file)))
+
+    def renew(connection: "ssl.SSLObject", _name: str | None, _context: "ssl.SSLContext") -> None:
+        connection.context = contexts.server(settings)
+
+    try:
+        context = contexts.server(settings)
+    except InvalidConfig as error:
+        raise usage_error(f"--certificate: {error}") from error
+    context.sni_callback = renew
+    return context
 
 
 def _address(text: str, option: str) -> "Address":

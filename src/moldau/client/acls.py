@@ -1,6 +1,7 @@
 """ACLs of any Kafka cluster: create, list and delete them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from moldau.client.async_client import AsyncClient
 from moldau.client.errors import NO_ACTIVE_CONTROLLER, check, error_of
@@ -19,7 +20,33 @@ from moldau.wire.messages import (
     DeleteAclsResponse,
     DescribeAclsRequest,
     DescribeAclsResponse,
+    DescribeClusterRequest,
+    MetadataRequest,
 )
+
+NOT_SENT: Final = -(1 << 31)  # of a cluster that does not send permitted operations
+
+
+async def permitted_operations(client: AsyncClient, topics: Iterable[str]) -> dict[str, frozenset[Operation]]:
+    """Return the operations that the user of the client may do on topics, which need not exist."""
+    wanted = [MetadataRequest.MetadataRequestTopic(name=each) for each in topics]
+    request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False, include_topic_authorized_operations=True)
+    response = await client.retry(lambda: client.send(request))
+    return {each.name or "": _operations(each.topic_authorized_operations) for each in response.topics}
+
+
+async def permitted_cluster_operations(client: AsyncClient) -> frozenset[Operation]:
+    """Return the operations that the user of the client may do on the cluster."""
+    request = DescribeClusterRequest(include_cluster_authorized_operations=True)
+    response = await client.retry(lambda: client.send(request))
+    check(response.error_code, response.error_message)
+    return _operations(response.cluster_authorized_operations)
+
+
+def _operations(bits: int) -> frozenset[Operation]:
+    if bits == NOT_SENT:
+        return frozenset()
+    return frozenset(each for each in Operation if bits >> each & 1)
 
 
 class Acls:

@@ -13,13 +13,17 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from moldau.client.acls import Operation
 from moldau.client.async_client import AsyncClient
 from moldau.registry import endpoints
+from moldau.registry.access import Access, OpenAccess, UserAccess, read_credentials, topic_of
 from moldau.registry.endpoints import Call, Raw
 from moldau.registry.errors import RegistryError
+from moldau.registry.logins import Connect, Logins
 from moldau.registry.model import DEFAULT_CONTEXT, parse_context
 from moldau.registry.registry import Registry
 from moldau.registry.schema_log import FAILURES, UNAVAILABLE, SchemaLog
+from moldau.registry.state import reference_subject
 from moldau.web.health import health_route
 
 CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
@@ -32,6 +36,7 @@ ACCEPTED_TYPES: Final = (
 BODY_BYTES_MAX: Final = 1024 * 1024  # a stored schema must fit into a record of 1 MiB, the default of brokers
 SLASH: Final = "\x1f"  # stands for a slash within a segment of a path: subjects may contain it
 CONTEXTS: Final = "contexts"
+CHALLENGE: Final = 'Basic realm="moldau", charset="UTF-8"'
 
 log = logging.getLogger(__name__)
 
@@ -40,46 +45,72 @@ Endpoint = Callable[[Call], Awaitable[Any]]
 
 class _Endpoint(NamedTuple):
     path: str
-    methods: dict[str, Endpoint]
+    methods: dict[str, tuple[Endpoint, Operation | None]]  # the operation that the topic of the subject must permit
 
 
+DESCRIBE, WRITE, DELETE, ALTER = Operation.DESCRIBE, Operation.WRITE, Operation.DELETE, Operation.ALTER_CONFIGS
+# Without a subject in the path, ALTER is that of the cluster, and endpoints leave out what may not be described.
 ENDPOINTS: Final = [
-    _Endpoint("/", {"GET": endpoints.show_root}),
-    _Endpoint("/contexts", {"GET": endpoints.list_contexts}),
-    _Endpoint("/schemas", {"GET": endpoints.list_schemas}),
-    _Endpoint("/schemas/types", {"GET": endpoints.list_types}),
-    _Endpoint("/schemas/ids/{id}", {"GET": endpoints.show_schema}),
-    _Endpoint("/schemas/ids/{id}/schema", {"GET": endpoints.show_schema_text}),
-    _Endpoint("/schemas/ids/{id}/subjects", {"GET": endpoints.list_subjects_of_id}),
-    _Endpoint("/schemas/ids/{id}/versions", {"GET": endpoints.list_versions_of_id}),
-    _Endpoint("/subjects", {"GET": endpoints.list_subjects}),
-    _Endpoint("/subjects/{subject}", {"POST": endpoints.look_up, "DELETE": endpoints.delete_subject}),
-    _Endpoint("/subjects/{subject}/versions", {"GET": endpoints.list_versions, "POST": endpoints.register}),
+    _Endpoint("/", {"GET": (endpoints.show_root, None)}),
+    _Endpoint("/contexts", {"GET": (endpoints.list_contexts, None)}),
+    _Endpoint("/schemas", {"GET": (endpoints.list_schemas, None)}),
+    _Endpoint("/schemas/types", {"GET": (endpoints.list_types, None)}),
+    _Endpoint("/schemas/ids/{id}", {"GET": (endpoints.show_schema, None)}),
+    _Endpoint("/schemas/ids/{id}/schema", {"GET": (endpoints.show_schema_text, None)}),
+    _Endpoint("/schemas/ids/{id}/subjects", {"GET": (endpoints.list_subjects_of_id, None)}),
+    _Endpoint("/schemas/ids/{id}/versions", {"GET": (endpoints.list_versions_of_id, None)}),
+    _Endpoint("/subjects", {"GET": (endpoints.list_subjects, None)}),
+    _Endpoint(
+        "/subjects/{subject}",
+        {"POST": (endpoints.look_up, DESCRIBE), "DELETE": (endpoints.delete_subject, DELETE)},
+    ),
+    _Endpoint(
+        "/subjects/{subject}/versions",
+        {"GET": (endpoints.list_versions, DESCRIBE), "POST": (endpoints.register, WRITE)},
+    ),
     _Endpoint(
         "/subjects/{subject}/versions/{version}",
-        {"GET": endpoints.show_version, "DELETE": endpoints.delete_version},
+        {"GET": (endpoints.show_version, DESCRIBE), "DELETE": (endpoints.delete_version, DELETE)},
     ),
-    _Endpoint("/subjects/{subject}/versions/{version}/schema", {"GET": endpoints.show_version_text}),
-    _Endpoint("/subjects/{subject}/versions/{version}/referencedby", {"GET": endpoints.list_referrers}),
-    _Endpoint("/compatibility/subjects/{subject}/versions", {"POST": endpoints.check_all}),
-    _Endpoint("/compatibility/subjects/{subject}/versions/{version}", {"POST": endpoints.check_version}),
+    _Endpoint("/subjects/{subject}/versions/{version}/schema", {"GET": (endpoints.show_version_text, DESCRIBE)}),
+    _Endpoint("/subjects/{subject}/versions/{version}/referencedby", {"GET": (endpoints.list_referrers, DESCRIBE)}),
+    _Endpoint("/compatibility/subjects/{subject}/versions", {"POST": (endpoints.check_all, DESCRIBE)}),
+    _Endpoint("/compatibility/subjects/{subject}/versions/{version}", {"POST": (endpoints.check_version, DESCRIBE)}),
     *(
-        _Endpoint(path, {"GET": endpoints.show_config, "PUT": endpoints.set_config, "DELETE": endpoints.delete_config})
+        _Endpoint(
+            path,
+            {
+                "GET": (endpoints.show_config, DESCRIBE),
+                "PUT": (endpoints.set_config, ALTER),
+                "DELETE": (endpoints.delete_config, ALTER),
+            },
+        )
         for path in ("/config", "/config/{subject}")
     ),
     *(
-        _Endpoint(path, {"GET": endpoints.show_mode, "PUT": endpoints.set_mode, "DELETE": endpoints.delete_mode})
+        _Endpoint(
+            path,
+            {
+                "GET": (endpoints.show_mode, DESCRIBE),
+                "PUT": (endpoints.set_mode, ALTER),
+                "DELETE": (endpoints.delete_mode, ALTER),
+            },
+        )
         for path in ("/mode", "/mode/{subject}")
     ),
-    _Endpoint("/v1/metadata/id", {"GET": endpoints.show_cluster_id}),
-    _Endpoint("/v1/metadata/version", {"GET": endpoints.show_release}),
+    _Endpoint("/v1/metadata/id", {"GET": (endpoints.show_cluster_id, None)}),
+    _Endpoint("/v1/metadata/version", {"GET": (endpoints.show_release, None)}),
 ]
 
 
-def create_registry(client: AsyncClient, reader: AsyncClient) -> "PathSegments":
-    """Return the registry whose schemas are in the cluster that both clients are connected to."""
+def create_registry(client: AsyncClient, reader: AsyncClient, connect: Connect | None = None) -> "PathSegments":
+    """Return the registry whose schemas are in the cluster that both clients are connected to.
+
+    With `connect`, which opens clients of users, requests need the credentials of a user of the cluster.
+    """
     schema_log = SchemaLog(client, reader)
     registry = Registry(schema_log)
+    logins = None if connect is None else Logins(connect)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -88,11 +119,13 @@ def create_registry(client: AsyncClient, reader: AsyncClient) -> "PathSegments":
             yield
         finally:
             await schema_log.stop()
+            if logins is not None:
+                await logins.close()
 
     routes = [
-        Route(each.path, _respond(registry, client, endpoint), methods=[method])
+        Route(each.path, _respond(registry, client, logins, endpoint, operation), methods=[method])
         for each in ENDPOINTS
-        for method, endpoint in each.methods.items()
+        for method, (endpoint, operation) in each.methods.items()
     ]
     handlers: Any = {HTTPException: _on_http_error}
     return PathSegments(
@@ -120,23 +153,29 @@ class PathSegments:
         await self._app(scope, receive, send)
 
 
-def _respond(registry: Registry, client: AsyncClient, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+def _respond(
+    registry: Registry, client: AsyncClient, logins: Logins | None, endpoint: Endpoint, operation: Operation | None
+) -> Callable[[Request], Awaitable[Response]]:
     """Wrap an endpoint: its result becomes the body, its error the status."""
 
     async def respond(request: Request) -> Response:
         try:
-            await registry.log.wait_until_ready()
-            context = request.scope["registry.context"]
-            names = {name: value.replace(SLASH, "/") for name, value in request.path_params.items()}
-            call = Call(
-                registry,
-                client,
-                parse_context(context) if context else DEFAULT_CONTEXT,
-                names,
-                request.query_params,
-                await _read_body(request),
-            )
-            result = await endpoint(call)
+            async with _access(request, logins) as access:
+                await registry.log.wait_until_ready()
+                context = request.scope["registry.context"]
+                names = {name: value.replace(SLASH, "/") for name, value in request.path_params.items()}
+                call = Call(
+                    registry,
+                    client,
+                    parse_context(context) if context else DEFAULT_CONTEXT,
+                    names,
+                    request.query_params,
+                    await _read_body(request),
+                    access,
+                )
+                if operation is not None:
+                    await _authorize(call, operation)
+                result = await endpoint(call)
         except RegistryError as error:
             return _error(error.status, error.code, error.message, request)
         except FAILURES as error:
@@ -149,6 +188,30 @@ def _respond(registry: Registry, client: AsyncClient, endpoint: Endpoint) -> Cal
         return JSONResponse(result, media_type=_media_type(request))
 
     return respond
+
+
+@asynccontextmanager
+async def _access(request: Request, logins: Logins | None) -> AsyncIterator[Access]:
+    """Log the user of the request in, where that is needed."""
+    if logins is None:
+        yield OpenAccess()
+        return
+    user, password = read_credentials(request.headers.get("authorization"))
+    async with logins.client_of(user, password) as client:
+        yield UserAccess(client, user)
+
+
+async def _authorize(call: Call, operation: Operation) -> None:
+    """Check the subject in the path, and the subjects that the schema in the body refers to."""
+    subject = call.optional_subject
+    if subject is not None and topic_of(subject):
+        await call.access.check([subject], operation)
+    elif operation is not DESCRIBE:  # settings of a context or of all subjects, which every user may read
+        await call.access.check_cluster()
+    if "schema" in call.body:
+        references = call.schema().references
+        subjects = {reference_subject(subject or "", each) for each in references}
+        await call.access.check(sorted(subjects), DESCRIBE)
 
 
 async def _read_body(request: Request) -> dict[str, Any]:
@@ -181,7 +244,8 @@ def _media_type(request: Request) -> str:
 
 def _error(status: int, code: int, message: str, request: Request) -> Response:
     body = {"error_code": code, "message": message}
-    return JSONResponse(body, status_code=status, media_type=_media_type(request))
+    headers = {"WWW-Authenticate": CHALLENGE} if status == 401 else None
+    return JSONResponse(body, status_code=status, headers=headers, media_type=_media_type(request))
 
 
 async def _on_http_error(request: Request, error: HTTPException) -> Response:

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 from moldau import __version__
 from moldau.client.async_client import AsyncClient
 from moldau.registry import errors
+from moldau.registry.access import Access
 from moldau.registry.errors import RegistryError
 from moldau.registry.model import (
     ALL_CONTEXTS,
@@ -43,6 +44,7 @@ class Call(NamedTuple):
     names: Mapping[str, str]
     query: Mapping[str, str]
     body: dict[str, Any]
+    access: Access
 
     @property
     def subject(self) -> str:
@@ -129,7 +131,7 @@ async def list_contexts(call: Call) -> Any:
 
 
 async def show_schema(call: Call) -> Any:
-    schema = await call.registry.schema(call.id_context, call.schema_id)
+    schema = await _schema_of_id(call)
     shown = {**schema.as_json(), "schema": await _formatted(call, schema)}
     if call.flag("fetchMaxId"):
         shown["maxId"] = call.registry.state.next_id(call.id_context) - 1
@@ -137,7 +139,17 @@ async def show_schema(call: Call) -> Any:
 
 
 async def show_schema_text(call: Call) -> Any:
-    return Raw(await _formatted(call, await call.registry.schema(call.id_context, call.schema_id)))
+    return Raw(await _formatted(call, await _schema_of_id(call)))
+
+
+async def _schema_of_id(call: Call) -> Schema:
+    """Return a schema that a visible subject has, or had until it was deleted."""
+    schema = await call.registry.schema(call.id_context, call.schema_id)
+    uses = call.registry.state.uses(call.id_context, call.schema_id, with_deleted=True)
+    if not await call.access.visible({subject for subject, _ in uses}):
+        text = f"Schema {call.schema_id} belongs to subjects whose topics the user may not describe"
+        raise RegistryError(errors.FORBIDDEN, text)
+    return schema
 
 
 async def list_subjects_of_id(call: Call) -> Any:
@@ -149,8 +161,10 @@ async def list_versions_of_id(call: Call) -> Any:
 
 
 async def _uses(call: Call) -> list[tuple[str, int]]:
-    await call.registry.schema(call.id_context, call.schema_id)
-    return call.registry.state.uses(call.id_context, call.schema_id, with_deleted=call.flag("deleted"))
+    await _schema_of_id(call)
+    uses = call.registry.state.uses(call.id_context, call.schema_id, with_deleted=call.flag("deleted"))
+    visible = await call.access.visible({subject for subject, _ in uses})
+    return [each for each in uses if each[0] in visible]
 
 
 async def _formatted(call: Call, schema: Schema, subject: str = "") -> str:
@@ -165,7 +179,7 @@ async def _formatted(call: Call, schema: Schema, subject: str = "") -> str:
 async def list_schemas(call: Call) -> Any:
     registry, prefix = call.registry, call.query.get("subjectPrefix", ALL_CONTEXTS)
     found = []
-    for subject in _subjects(call, prefix):
+    for subject in await _visible_subjects(call, prefix):
         versions = registry.state.versions(subject, with_deleted=call.flag("deleted"))
         numbers = [max(versions)] if call.flag("latestOnly") and versions else list(versions)
         found += [(subject, number) for number in numbers]
@@ -180,8 +194,13 @@ async def list_schemas(call: Call) -> Any:
 
 
 async def list_subjects(call: Call) -> Any:
-    found = _subjects(call, call.query.get("subjectPrefix", ALL_CONTEXTS))
-    return _page(call, found)
+    return _page(call, await _visible_subjects(call, call.query.get("subjectPrefix", ALL_CONTEXTS)))
+
+
+async def _visible_subjects(call: Call, prefix: str) -> list[str]:
+    found = _subjects(call, prefix)
+    visible = await call.access.visible(found)
+    return [each for each in found if each in visible]
 
 
 def _page(call: Call, found: list[Any]) -> list[Any]:

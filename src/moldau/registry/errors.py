@@ -2,6 +2,8 @@
 
 from typing import Final
 
+UNAUTHORIZED: Final = 40101
+FORBIDDEN: Final = 40301
 SUBJECT_NOT_FOUND: Final = 40401
 VERSION_NOT_FOUND: Final = 40402
 SCHEMA_NOT_FOUND: Final = 40403
@@ -38,6 +40,10 @@ class RegistryError(Exception):
 
 class InvalidSchema(Exception):
     """A schema that its type does not accept; the message says why."""
+
+
+def unauthorized(reason: str) -> RegistryError:
+    return RegistryError(UNAUTHORIZED, f"Unauthorized: {reason}")
 
 
 def subject_not_found(subject: str) -> RegistryError:

@@ -8,6 +8,7 @@ import asyncio
 import os
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ class HttpServer:
     name: str
     app: Any
     address: Address
+    tls: ssl.SSLContext | None = None  # None: without TLS
 
 
 class CannotListen(Exception):
@@ -64,7 +66,7 @@ async def serve_until_stopped(
         starting = asyncio.create_task(_wait_until_started(running))
         await asyncio.wait([starting, *tasks], return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
-            announce({each.name: _url(listener) for each, listener in zip(servers, sockets, strict=True)})
+            announce({each.name: _url(each, listener) for each, listener in zip(servers, sockets, strict=True)})
         starting.cancel()
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for server in running:
@@ -82,7 +84,7 @@ def _bind(address: Address) -> socket.socket:
 
 
 def _config(server: HttpServer) -> uvicorn.Config:
-    return uvicorn.Config(
+    config = uvicorn.Config(
         server.app,
         lifespan="on",
         log_config=None,
@@ -97,6 +99,9 @@ def _config(server: HttpServer) -> uvicorn.Config:
         timeout_graceful_shutdown=SHUTDOWN_S_MAX,
         h11_max_incomplete_event_size=HEADER_BYTES_MAX,
     )
+    config.load()
+    config.ssl = server.tls  # its settings could only name files
+    return config
 
 
 async def _wait_until_started(servers: Sequence[_Server]) -> None:
@@ -140,6 +145,6 @@ def _watch(lifeline: int, stop: Stop) -> None:
     loop.add_reader(lifeline, readable)
 
 
-def _url(listener: socket.socket) -> str:
+def _url(server: HttpServer, listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
-    return f"http://{Address(host, port)}"
+    return f"{'https' if server.tls else 'http'}://{Address(host, port)}"

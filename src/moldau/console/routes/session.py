@@ -39,7 +39,8 @@ async def log_in(credentials: Credentials, request: Request, response: Response)
     if not sessions.settings.needs_login:
         raise ConsoleError(409, "no_login", "This console needs no login.")
     token, session = await sessions.log_in(credentials.user, credentials.password, credentials.mechanism)
-    response.set_cookie(cookie_name(request), token, path="/", httponly=True, samesite="strict")
+    is_https = request.url.scheme == "https"
+    response.set_cookie(cookie_name(request), token, path="/", secure=is_https, httponly=True, samesite="strict")
     return _described(sessions, session)
 
 
