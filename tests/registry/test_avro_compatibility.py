@@ -52,6 +52,7 @@ CASES = [  # reader, writer, the errors of the reader
 ]
 
 
+@pytest.mark.proves("A6", part="Avro")
 @pytest.mark.parametrize(("reader", "writer", "expected"), CASES)
 def test_reader_is_compared_with_writer(reader: str, writer: str, expected: list[str]) -> None:
     found = avro.parse(reader, {}).incompatibilities(avro.parse(writer, {}))

@@ -87,6 +87,7 @@ CASES: list[tuple[Any, Any, list[str]]] = [  # earlier, later, errors
 ]
 
 
+@pytest.mark.proves("A6", part="JSON Schema")
 @pytest.mark.parametrize(("earlier", "later", "expected"), CASES)
 def test_later_schema_is_compared_with_the_earlier(earlier: Any, later: Any, expected: list[str]) -> None:
     parsed = [json_schema.parse(json.dumps(each), {}) for each in (earlier, later)]
@@ -119,6 +120,7 @@ def test_invalid_schema_is_rejected(text: str) -> None:
         json_schema.parse(text, {})
 
 
+@pytest.mark.proves("A6", part="JSON Schema")
 def test_comparison_of_nested_alternatives_is_bounded() -> None:
     nested: dict[str, Any] = INT
     for _ in range(6):

@@ -153,6 +153,7 @@ def rename(message: descriptor_pb2.DescriptorProto, before: str, after: str) -> 
         rename(nested, before, after)
 
 
+@pytest.mark.proves("A6", part="Protobuf")
 @pytest.mark.parametrize(("before", "after", "expected"), CASES)
 def test_later_schema_is_compared_with_the_earlier(
     parsed: dict[str, ProtobufSchema], before: str, after: str, expected: list[str]

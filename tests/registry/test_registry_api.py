@@ -34,6 +34,7 @@ def test_versions_are_registered_once_and_found_by_schema_and_id(registry: Regis
     assert registry.get(f"/schemas/ids/{first}/schema").body == json.loads(DEFINED)
 
 
+@pytest.mark.proves("A6", part="ids given once")
 def test_schema_has_one_id_in_all_subjects_of_a_context(registry: RegistryClient) -> None:
     schema = record("Shared", x="long")
     number = registry.register("shared-1", schema).body["id"]
@@ -45,6 +46,7 @@ def test_schema_has_one_id_in_all_subjects_of_a_context(registry: RegistryClient
     ]
 
 
+@pytest.mark.proves("A6", part="Confluent's API")
 def test_subject_with_slash_and_percent_is_one_segment(registry: RegistryClient) -> None:
     registry.register("a/b%2Fc d", A)
     assert registry.get("/subjects/a%2Fb%252Fc%20d/versions").body == [1]
@@ -66,6 +68,7 @@ def test_contexts_have_ids_and_subjects_of_their_own(registry: RegistryClient) -
     assert registry.get("/subjects?subjectPrefix=:.lab:o").body == [":.lab:other"]
 
 
+@pytest.mark.proves("A6", part="schemas are kept")
 def test_deletion_is_soft_then_permanent(registry: RegistryClient) -> None:
     number = registry.register("gone", A).body["id"]
     registry.register("gone", B)
@@ -96,6 +99,7 @@ def test_deleted_schema_gets_a_new_version_and_its_old_id(registry: RegistryClie
     assert registry.get("/subjects/again/versions").body == [2]
 
 
+@pytest.mark.proves("A6", part="schemas are kept")
 def test_references_are_resolved_and_protect_what_they_name(registry: RegistryClient) -> None:
     registry.register("address", record("shop.Address", street="string"))
     order = record("shop.Order", to="shop.Address")
@@ -118,6 +122,7 @@ LEVELS = [  # level, whether B → A (a field dropped), A → B (an optional fie
 ]
 
 
+@pytest.mark.proves("A6", part="compatibility levels")
 @pytest.mark.parametrize(("level", "drops", "adds_optional", "adds_required"), LEVELS)
 def test_level_of_a_subject_decides_what_is_compatible(
     registry: RegistryClient, level: str, drops: bool, adds_optional: bool, adds_required: bool
@@ -136,6 +141,7 @@ def test_level_of_a_subject_decides_what_is_compatible(
         assert (registry.register(subject, later).status == 200) is expected
 
 
+@pytest.mark.proves("A6", part="compatibility levels")
 def test_transitive_level_compares_with_all_versions(registry: RegistryClient) -> None:
     registry.put("/config/transitive", compatibility="NONE")
     for schema in (record("A", a="int"), record("A", a="string")):
@@ -159,6 +165,7 @@ def test_config_of_a_subject_falls_back_to_the_global_one(registry: RegistryClie
     assert registry.get("/config/plain").code == 40408
 
 
+@pytest.mark.proves("A6", part="compatibility levels")
 def test_mode_restricts_writes(registry: RegistryClient) -> None:
     assert registry.get("/mode/frozen").code == 40409
     assert registry.put("/mode/frozen", mode="SIDEWAYS").code == 42204
@@ -234,6 +241,7 @@ def test_missing_resource_has_confluents_error_code(
     assert (response.status, response.code) == (status, code)
 
 
+@pytest.mark.proves("A6", part="Confluent's API")
 def test_body_size_and_content_types_are_checked(registry: RegistryClient) -> None:
     assert registry.call("POST", "/subjects/s/versions", b" " * (1024 * 1024 + 1)).status == 413
     assert registry.call("POST", "/subjects/s/versions", {}, Content_Type="text/plain").status == 415

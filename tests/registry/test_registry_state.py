@@ -95,6 +95,7 @@ def version(subject: str, number: int, schema_id: int, text: str, *, is_deleted:
     return schema_record(SchemaVersion(subject, number, schema_id, Schema(AVRO, text), is_deleted))
 
 
+@pytest.mark.proves("A6", part="ids given once")
 def test_schema_is_forgotten_with_its_last_version_but_its_id_is_not_given_again() -> None:
     state = replayed([version("a", 1, 1, '"int"'), version("b", 1, 1, '"int"'), schema_tombstone("a", 1)])
     assert state.schema(".", 1) is not None
@@ -104,6 +105,7 @@ def test_schema_is_forgotten_with_its_last_version_but_its_id_is_not_given_again
     assert (state.subjects, state.next_id(".")) == ({}, 2)
 
 
+@pytest.mark.proves("A6", part="in-place migration")
 def test_deletion_of_a_subject_ends_at_its_version() -> None:
     records = [version("a", number, number, f'"{kind}"') for number, kind in ((1, "int"), (2, "long"), (3, "float"))]
     state = replayed([*records, delete_subject_record("a", 2)])
@@ -131,6 +133,7 @@ def test_replay_of_a_compacted_log_gives_the_same_state() -> None:
     assert whole.uses(".", 1) == short.uses(".", 1) == [("b", 1)]
 
 
+@pytest.mark.proves("A6", part="in-place migration")
 @pytest.mark.parametrize(
     ("key", "value"),
     [

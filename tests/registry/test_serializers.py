@@ -73,6 +73,7 @@ def message_class(package: str, *, dependency: str | None = None) -> Any:
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.Order"))
 
 
+@pytest.mark.proves("A6", part="Confluent's API")
 @pytest.mark.parametrize("dependency", [None, "inner"])
 def test_protobuf_round_trip_with_and_without_import(
     broker: Broker, client: SchemaRegistryClient, dependency: str | None
@@ -100,6 +101,7 @@ def test_protobuf_round_trip_with_and_without_import(
     assert [each.name for each in registered.schema.references or []] == ([f"{dependency}.proto"] if dependency else [])
 
 
+@pytest.mark.proves("A6", part="Confluent's API")
 def test_incompatible_schema_is_rejected_with_the_reason(client: SchemaRegistryClient) -> None:
     client.register_schema("strict-value", Schema(record("A", a="int"), "AVRO"))
     with pytest.raises(SchemaRegistryError) as caught:
