@@ -75,6 +75,12 @@ test-prometheus: $(DEV_STAMP) ## alerting rules and dashboard in a real Promethe
 	@command -v promtool >/dev/null || { echo "promtool is not installed. On Debian or Ubuntu: apt install prometheus" >&2; exit 1; }
 	$(PYTEST) extra/prometheus
 
+.PHONY: test-go
+test-go: $(DEV_STAMP) ## franz-go's client of the schema registry; needs go
+	@command -v go >/dev/null || { echo "go is not installed: see https://go.dev/dl" >&2; exit 1; }
+	cd extra/go && go build -o bin/tour .
+	$(PYTEST) extra/go
+
 .PHONY: test-console
 test-console: $(DEV_STAMP) ## the web console in a real browser; needs chromium
 	@command -v chromium >/dev/null || { echo "chromium is not installed. On Debian: apt install chromium" >&2; exit 1; }
