@@ -61,12 +61,52 @@ def test_kafka_python_produces_and_consumes_in_a_group(broker: Broker) -> None:
     assert values == VALUES
 
 
-async def test_aiokafka_produces_and_consumes_in_a_group(broker: Broker) -> None:
-    topic = await asyncio.to_thread(broker.create_topic, "aiokafka")
+def test_kafka_python_commits_and_aborts_transactions(broker: Broker) -> None:
+    topic = broker.create_topic("kafka-python-transactions")
+    config = {"bootstrap_servers": broker.bootstrap_servers, **broker.kafka_python_settings}
+    producer = KafkaProducer(transactional_id="kafka-python", **config)
+    producer.init_transactions()
+    for value, end in ((b"aborted", producer.abort_transaction), (b"committed", producer.commit_transaction)):
+        producer.begin_transaction()
+        producer.send(topic, value).get(20)
+        end()
+    producer.close()
+    consumer = KafkaConsumer(
+        topic,
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+        consumer_timeout_ms=20_000,
+        **config,
+    )
+    assert next(consumer).value == b"committed"
+    consumer.close()
+
+
+def aiokafka_settings(broker: Broker) -> dict[str, Any]:
     config: dict[str, Any] = {"bootstrap_servers": broker.bootstrap_servers, **broker.kafka_python_settings}
     config["ssl_context"] = context = ssl.create_default_context(cafile=config.pop("ssl_cafile"))
     if "ssl_certfile" in config:
         context.load_cert_chain(config.pop("ssl_certfile"), config.pop("ssl_keyfile"))
+    return config
+
+
+async def test_aiokafka_commits_and_aborts_transactions(broker: Broker) -> None:
+    topic = await asyncio.to_thread(broker.create_topic, "aiokafka-transactions")
+    config = aiokafka_settings(broker)
+    async with AIOKafkaProducer(transactional_id="aiokafka", **config) as producer:
+        for value, end in ((b"aborted", producer.abort_transaction), (b"committed", producer.commit_transaction)):
+            await producer.begin_transaction()
+            await producer.send_and_wait(topic, value)
+            await end()
+    async with AIOKafkaConsumer(
+        topic, auto_offset_reset="earliest", isolation_level="read_committed", **config
+    ) as consumer:
+        assert (await asyncio.wait_for(consumer.getone(), 20)).value == b"committed"
+
+
+async def test_aiokafka_produces_and_consumes_in_a_group(broker: Broker) -> None:
+    topic = await asyncio.to_thread(broker.create_topic, "aiokafka")
+    config = aiokafka_settings(broker)
     async with AIOKafkaProducer(**config) as producer:
         for value in VALUES:
             await producer.send_and_wait(topic, value)
