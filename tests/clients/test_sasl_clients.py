@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import ssl
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import aiokafka
@@ -20,6 +22,8 @@ from confluent_kafka.admin import (
 )
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from moldau.cli.certificates import LOCAL_HOSTS, Authority
+from moldau.cli.files import write_private
 from moldau.testing import Broker
 
 USER, PASSWORD = "alice", "pw of alice, with = and ,"
@@ -169,11 +173,19 @@ KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
 @pytest.fixture(scope="module")
 def with_tokens(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker that accepts tokens, with the issuer's keys in a file."""
-    keys = tmp_path_factory.mktemp("issuer") / "keys.json"
+    """A broker that accepts tokens over TLS, with the issuer's keys in a file."""
+    folder = tmp_path_factory.mktemp("issuer")
+    keys, keystore = folder / "keys.json", folder / "node.pem"
+    authority = Authority.create()
+    (folder / "ca.pem").write_text(authority.pem)
+    write_private(keystore, authority.issue("node", LOCAL_HOSTS))
     public = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(KEY.public_key()))
     keys.write_text(json.dumps({"keys": [{**public, "kid": "1"}]}))
     tokens = {
+        "listeners": "SASL_SSL://127.0.0.1:0",
+        "security.inter.broker.protocol": "SASL_SSL",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(keystore),
         "sasl.enabled.mechanisms": "OAUTHBEARER",
         "sasl.oauthbearer.jwks.endpoint.url": keys.as_uri(),
         "sasl.oauthbearer.expected.audience": "kafka",
@@ -183,6 +195,11 @@ def with_tokens(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield broker
 
 
+@pytest.fixture(scope="module")
+def authority_file(with_tokens: Broker) -> str:
+    return str(Path(str(with_tokens.settings["ssl.keystore.location"])).with_name("ca.pem"))
+
+
 def token(lifetime_s: float, audience: str = "kafka") -> tuple[str, float]:
     """Return a token of the issuer, and when it expires."""
     expires_s = time.time() + lifetime_s
@@ -190,12 +207,13 @@ def token(lifetime_s: float, audience: str = "kafka") -> tuple[str, float]:
     return jwt.encode(claims, KEY, algorithm="RS256", headers={"kid": "1"}), expires_s
 
 
-def test_librdkafka_authenticates_by_token_and_renews_its_session(with_tokens: Broker) -> None:
+def test_librdkafka_authenticates_by_token_and_renews_its_session(with_tokens: Broker, authority_file: str) -> None:
     errors: list[confluent_kafka.KafkaError] = []
     producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": with_tokens.bootstrap_servers,
-            "security.protocol": "SASL_PLAINTEXT",
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": authority_file,
             "sasl.mechanism": "OAUTHBEARER",
             "oauth_cb": lambda _: token(60),
             "error_cb": errors.append,
@@ -212,7 +230,7 @@ def test_librdkafka_authenticates_by_token_and_renews_its_session(with_tokens: B
     assert not errors
 
 
-def test_aiokafka_authenticates_by_token(with_tokens: Broker) -> None:
+def test_aiokafka_authenticates_by_token(with_tokens: Broker, authority_file: str) -> None:
     class Provider(aiokafka.abc.AbstractTokenProvider):
         def __init__(self, audience: str) -> None:
             self.audience = audience
@@ -223,7 +241,8 @@ def test_aiokafka_authenticates_by_token(with_tokens: Broker) -> None:
     async def run(audience: str) -> int:
         producer = aiokafka.AIOKafkaProducer(
             bootstrap_servers=with_tokens.bootstrap_servers,
-            security_protocol="SASL_PLAINTEXT",
+            security_protocol="SASL_SSL",
+            ssl_context=ssl.create_default_context(cafile=authority_file),
             sasl_mechanism="OAUTHBEARER",
             sasl_oauth_token_provider=Provider(audience),
         )
