@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,11 @@ def test_kafka_python_commits_and_aborts_transactions(broker: Broker) -> None:
     config = {"bootstrap_servers": broker.bootstrap_servers, **broker.kafka_python_settings}
     producer = KafkaProducer(transactional_id="kafka-python", **config)
     producer.init_transactions()
-    for value, end in ((b"aborted", producer.abort_transaction), (b"committed", producer.commit_transaction)):
+    ends: dict[bytes, Callable[[], object]] = {
+        b"aborted": producer.abort_transaction,
+        b"committed": producer.commit_transaction,
+    }
+    for value, end in ends.items():
         producer.begin_transaction()
         producer.send(topic, value).get(20)
         end()
