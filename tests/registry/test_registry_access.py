@@ -212,7 +212,8 @@ def test_renewed_certificate_is_presented(secured: Secured) -> None:
 def test_login_without_sasl_and_invalid_certificates_are_usage_errors(tmp_path: Path) -> None:
     (tmp_path / "empty.pem").write_text("")
     for options, reason in [
-        (("--registry-login",), "SASL"),
+        (("--registry-login",), "--registry-login needs a listener with SASL"),
+        (("--console-login",), "--console-login needs a listener with SASL"),
         (("--certificate", str(tmp_path / "empty.pem")), "--certificate"),
     ]:
         command = [sys.executable, "-P", "-m", "moldau.cli.main", "serve", *options]

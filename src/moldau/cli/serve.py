@@ -126,8 +126,8 @@ def _run(services: _Services, announce_fd: int | None, lifeline_fd: int | None) 
 
     console, addresses, tls = services.console, services.addresses, services.tls
     bootstrap = console.bootstrap_servers
-    if services.registry_needs_login:
-        _check_sasl()
+    if services.registry_needs_login or console.needs_login:
+        _check_sasl("--registry-login" if services.registry_needs_login else "--console-login")
 
     async def work() -> None:
         def connect(credentials: "Mapping[str, str]") -> "AsyncClient":
@@ -151,7 +151,7 @@ def _run(services: _Services, announce_fd: int | None, lifeline_fd: int | None) 
         raise CommandError(str(error)) from error
 
 
-def _check_sasl() -> None:
+def _check_sasl(option: str) -> None:
     """Without SASL, the cluster would accept any credentials."""
     from moldau.cli.client_options import client_settings
     from moldau.client.security_settings import SECURITY_PROTOCOL
@@ -159,8 +159,7 @@ def _check_sasl() -> None:
     protocol = client_settings().get(SECURITY_PROTOCOL, "").strip().upper()
     if not protocol.startswith("SASL"):
         raise usage_error(
-            "--registry-login needs a listener with SASL: set security.protocol and sasl.mechanism "
-            "with -X or --command-config"
+            f"{option} needs a listener with SASL: set security.protocol and sasl.mechanism with -X or --command-config"
         )
 
 
