@@ -1,5 +1,6 @@
 """CreateDelegationToken: a token by which others may authenticate as its owner (KIP-48)."""
 
+from collections.abc import Callable
 from uuid import UUID
 
 from moldau.broker.access import Operation, Resource, ResourceKind
@@ -21,7 +22,7 @@ async def handle(request: CreateDelegationTokenRequest, context: TokenContext) -
     if owner != requester and not context.is_allowed(Operation.CREATE_TOKENS, Resource(ResourceKind.USER, owner)):
         raise DelegationTokenAuthorizationFailed(f"Not authorized to create delegation tokens for {owner}.")
     wanted = NewToken(
-        token_id=encode_id(UUID(bytes=broker.random.randbytes(16), version=4).bytes),
+        token_id=_new_id(broker.random.randbytes),
         owner=owner,
         requester=requester,
         renewers=tuple(f"{each.principal_type}:{each.principal_name}" for each in request.renewers),
@@ -42,3 +43,10 @@ async def handle(request: CreateDelegationTokenRequest, context: TokenContext) -
         token_id=token.token_id,
         hmac=token_hmac(secret, token.token_id),
     )
+
+
+def _new_id(randbytes: Callable[[int], bytes]) -> str:
+    """A random id without a leading dash, as in Kafka: a command would take it for an option."""
+    while (token_id := encode_id(UUID(bytes=randbytes(16), version=4).bytes)).startswith("-"):
+        pass
+    return token_id
