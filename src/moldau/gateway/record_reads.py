@@ -99,7 +99,7 @@ async def stream_lines(search: RecordSearch, limit: int) -> AsyncIterator[bytes]
 
 @dataclass(slots=True)
 class Tail:
-    """A live tail. Its events carry positions, from which a reader that reconnects goes on."""
+    """A live tail. Its events carry positions, from which a reader that reconnects resumes."""
 
     client: AsyncClient
     clock: Clock
@@ -162,7 +162,7 @@ async def tail_positions(session: Session, topic: str, wanted: Wanted) -> dict[T
         missing = next(each for each in places if each not in extents)
         raise ConsoleError(503, "leader_not_available", f"{missing} has no leader at the moment; try again.")
     found = await _offsets(session, view, extents, wanted.start)
-    # Partitions that the positions do not name are new: a tail that goes on reads them from their start.
+    # Partitions that the positions do not name are new: a tail that resumes reads them from their start.
     return {place: _between(start, found.get(place, start), end) for place, (start, end) in extents.items()}
 
 
