@@ -211,6 +211,18 @@ def test_record_limit_is_strict_if_requested() -> None:
     with_group(script)
 
 
+def test_record_limit_is_strict_if_the_group_says_so() -> None:
+    async def script(scene: Scene, _state: StateInMemory, member: Member) -> None:
+        talker = await scene.connect()
+        await configure(talker, "share.acquire.mode", "record_limit")
+        await produce(talker, "t", batch(*[b"x"] * 10))
+        assert await member.acquire(max_records=3) == [(0, 2, 1)]
+        await configure(talker, "share.acquire.mode", "batch_optimized")
+        assert await member.acquire(max_records=3) == [(3, 9, 1)]
+
+    with_group(script)
+
+
 def test_fetch_waits_for_a_record() -> None:
     async def script(scene: Scene, _state: StateInMemory, member: Member) -> None:
         waiting = asyncio.create_task(member.fetch(max_wait_ms=LONG_MS))

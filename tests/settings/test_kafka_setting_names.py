@@ -38,6 +38,7 @@ BEYOND_THE_LIST = {
     "super.users",
     "remote.copy.lag.bytes",
     "remote.copy.lag.ms",
+    "share.acquire.mode",  # a setting of Kafka's share consumers, here of their groups too
 }
 
 

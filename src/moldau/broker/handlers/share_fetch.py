@@ -13,6 +13,7 @@ from moldau.broker.fetch.acknowledgements import (
 )
 from moldau.broker.fetch.share_fetch import ShareFetch, ShareFetchContext, ShareFetchLimits, acquired_bytes
 from moldau.broker.fetch.share_response import ResponsePartitions
+from moldau.machines.groups.share.settings import ShareGroupConfig
 from moldau.machines.shares.sessions import FetchedPartition
 from moldau.model.errors import InvalidRequest, KafkaError
 from moldau.model.ids import TopicId
@@ -42,7 +43,7 @@ async def handle(request: ShareFetchRequest, context: ShareFetchContext) -> Shar
     wanted = [] if is_last else partitions_of(request.topics)
     session = shares.begin(member, request.share_session_epoch, wanted, _forgotten(request), context.connection)
     acknowledged = PendingAcknowledgements()
-    fetch = ShareFetch(session, _limits(request, context), config, context)
+    fetch = ShareFetch(session, _limits(request, config, context), config, context)
     try:
         acknowledged.apply(member, batches, config, context, may_renew=request.is_renew_ack)
         if is_last:
@@ -66,7 +67,7 @@ def _check(request: ShareFetchRequest) -> None:
         raise InvalidRequest("A request that renews locks must not fetch: its limits must be 0.")
 
 
-def _limits(request: ShareFetchRequest, context: ShareFetchContext) -> ShareFetchLimits:
+def _limits(request: ShareFetchRequest, config: ShareGroupConfig, context: ShareFetchContext) -> ShareFetchLimits:
     max_bytes = max(0, min(request.max_bytes, context.broker.settings.fetch_max_bytes))
     if context.usage is not None:
         max_bytes = min(max_bytes, context.usage.fetch_bytes_max())
@@ -77,7 +78,7 @@ def _limits(request: ShareFetchRequest, context: ShareFetchContext) -> ShareFetc
         max_bytes=max_bytes,
         max_records=max_records,
         batch_size=request.batch_size if request.batch_size > 0 else max_records,
-        is_strict=request.share_acquire_mode == RECORD_LIMIT,
+        is_strict=config.is_record_limited or request.share_acquire_mode == RECORD_LIMIT,
     )
 
 

@@ -29,6 +29,13 @@ ROWS: Final = (
     ),
     row("consumer.heartbeat.interval.ms", INT, 5 * SECOND_MS, "Heartbeat interval of members.", at_least=1),
     row("consumer.session.timeout.ms", INT, 45 * SECOND_MS, "Session timeout of members.", at_least=1),
+    row(
+        "share.acquire.mode",
+        STRING,
+        "batch_optimized",
+        "Whether fetches acquire whole batches, or at most as many records as the member asks for. Not in Kafka.",
+        one_of=("batch_optimized", "record_limit"),
+    ),
     row("share.assignment.interval.ms", INT, SECOND_MS, "Minimum interval between assignments of a group.", at_least=0),
     row("share.delivery.count.limit", INT, 5, "Maximum number of delivery attempts of a record.", at_least=2),
     row("share.partition.max.record.locks", INT, 2000, "Maximum number of locked records per partition.", at_least=100),

@@ -17,6 +17,7 @@ PARTITION_MAX_RECORD_LOCKS: Final = "share.partition.max.record.locks"
 AUTO_OFFSET_RESET: Final = "share.auto.offset.reset"
 ISOLATION_LEVEL: Final = "share.isolation.level"
 RENEW_ACKNOWLEDGE: Final = "share.renew.acknowledge.enable"
+ACQUIRE_MODE: Final = "share.acquire.mode"  # a client setting in Kafka (KIP-1206), which librdkafka 2.16 lacks
 
 _DURATION: Final = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
 _DAY_MS: Final = 24 * HOUR_MS
@@ -183,6 +184,7 @@ class ShareGroupConfig(NamedTuple):
     offset_reset: OffsetReset = OffsetReset()
     is_read_committed: bool = False
     is_renewal_enabled: bool = True
+    is_record_limited: bool = False  # whatever its members ask for
 
 
 class _Bounds(NamedTuple):
@@ -249,6 +251,7 @@ def share_group_config(settings: ShareGroupSettings, configs: Mapping[str, str])
         offset_reset=parse_offset_reset(configs.get(AUTO_OFFSET_RESET, "latest")),
         is_read_committed=configs.get(ISOLATION_LEVEL) == "read_committed",
         is_renewal_enabled=configs.get(RENEW_ACKNOWLEDGE, "true").lower() == "true",
+        is_record_limited=configs.get(ACQUIRE_MODE) == "record_limit",
     )
 
 
