@@ -6,8 +6,8 @@ from typing import Any, Final
 from moldau.broker.access import Operation
 from moldau.broker.fetch.cold_reads import is_ready, prepare
 from moldau.broker.fetch.contexts import ConsumerFetchContext
-from moldau.broker.fetch.replica_selector import select_preferred_replica
-from moldau.broker.fetch.sessions import CachedPartition, FetchContext, Key
+from moldau.broker.fetch.replica_selector import may_redirect, select_preferred_replica
+from moldau.broker.fetch.sessions import CachedPartition, FetchContext
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.partitions.waiters import DelayedFetch
 from moldau.broker.requests.leader_hints import LeaderHints
@@ -50,8 +50,8 @@ class _ReadResult:
     __slots__ = ("beyond_end", "bytes", "has_error", "partitions", "results", "unverified", "was_interrupted")
 
     def __init__(self) -> None:
-        self.results: dict[Key, Any] = {}
-        self.beyond_end: dict[Key, Partition] = {}  # partitions whose fetch offset is beyond the log end offset
+        self.results: dict[CachedPartition, Any] = {}
+        self.beyond_end: dict[CachedPartition, Partition] = {}  # whose fetch offset is beyond the log end offset
         self.bytes = 0
         self.has_error = False
         self.partitions: list[Partition] = []
@@ -59,8 +59,8 @@ class _ReadResult:
         self.was_interrupted = False
 
     def needs_more(self, min_bytes: int) -> bool:
-        """Whether the response is too small, and some partition is worth waiting for."""
-        return self.bytes < min_bytes and not self.has_error and bool(self.partitions)
+        """Whether the response is too small, and nothing in it is urgent."""
+        return self.bytes < min_bytes and not self.has_error
 
     def has_missed_growth(self) -> bool:
         """Whether a partition has grown since it was read, which takes an await in between."""
@@ -84,17 +84,39 @@ async def handle(request: FetchRequest, context: ConsumerFetchContext) -> FetchR
     )
     if usage is not None and request.session_id and usage.must_pause():
         return FetchResponse(session_id=fetch_context.session_id, responses=[])
+    session = fetch_context.session
+    if session is None:
+        return await _fetch(request, fetch_context, context)
+    session.authorized_by(_authorization(context))
+    try:
+        return await _fetch(request, fetch_context, context)
+    except BaseException:
+        session.read_all()  # what was read is not sent
+        raise
+
+
+def _authorization(context: ConsumerFetchContext) -> object:
+    """What decides which topics the client may read; None if each fetch must look, because it is audited."""
+    broker = context.broker
+    if broker.allows_all:
+        return True
+    if broker.audit_log.records_allowed:
+        return None
+    return context.principal, context.peer, broker.authorizer.generation
+
+
+async def _fetch(request: FetchRequest, fetch_context: FetchContext, context: ConsumerFetchContext) -> FetchResponse:
     read = await _read(request, fetch_context, context)
-    if request.max_wait_ms > 0 and read.needs_more(request.min_bytes):
+    if request.max_wait_ms > 0 and read.needs_more(request.min_bytes) and not fetch_context.is_empty:
         read = await _wait_for_more(request, fetch_context, context, read)
     if read.beyond_end:
-        await _check_leadership(read, fetch_context, context)
-    for key, result in read.results.items():
+        await _check_leadership(read, context)
+    for wanted, result in read.results.items():
         if isinstance(result.records, FileSlice) and not is_ready(result.records):
-            read.results[key] = await _prepare(request, key, fetch_context.wanted[key], context, result)
-    if usage is not None:
-        usage.fetched(read.bytes)
-    return _response(fetch_context, read, context)
+            read.results[wanted] = await _prepare(request, wanted, context, result)
+    if context.usage is not None:
+        context.usage.fetched(read.bytes)
+    return _response(request, fetch_context, read, context)
 
 
 async def _wait_for_more(
@@ -108,11 +130,13 @@ async def _wait_for_more(
         wait = DelayedFetch(request.min_bytes - read.bytes)
         if _is_blocked_by_transaction(request, read):
             wait = DelayedFetch(1)  # a small transaction marker can release everything before it
-        wait.watch(read.partitions)
-        if read.has_missed_growth():
-            wait.wake()
+        if fetch_context.session is None:
+            wait.watch(read.partitions)
+            if read.has_missed_growth():
+                wait.wake()
         with fetch_context.register_wait(wait):
             await wait.wait_at_most(deadline_ms - clock.monotonic_ms())
+        fetch_context.restore(read.results)
         read = await _read(request, fetch_context, context)
         # The new records may belong to an open transaction, which a read_committed consumer must not see yet.
         is_enough = request.isolation_level != READ_COMMITTED or not read.needs_more(request.min_bytes)
@@ -127,20 +151,19 @@ def _is_blocked_by_transaction(request: FetchRequest, read: _ReadResult) -> bool
     )
 
 
-async def _check_leadership(read: _ReadResult, fetch_context: FetchContext, context: ConsumerFetchContext) -> None:
+async def _check_leadership(read: _ReadResult, context: ConsumerFetchContext) -> None:
     """Check the leadership before responding OFFSET_OUT_OF_RANGE to a fetch beyond the log end offset.
 
     The consumer may have read those offsets from a newer leader that this broker does not know of yet, and would reset
     its position on that error. Unless the leadership is confirmed, respond NOT_LEADER_OR_FOLLOWER instead.
     """
-    checks = {
-        key: _confirm_leadership(fetch_context.wanted[key], each, context) for key, each in read.beyond_end.items()
-    }
-    for key, check in checks.items():
+    checks = {wanted: _confirm_leadership(wanted, each, context) for wanted, each in read.beyond_end.items()}
+    for wanted, check in checks.items():
         is_leader = check if isinstance(check, bool) else await check
         if not is_leader:
-            error = NotLeaderOrFollower(f"Another broker may lead {read.beyond_end[key].name} and have a longer log.")
-            read.results[key] = _error_result(fetch_context.wanted[key], error, context)
+            name = read.beyond_end[wanted].name
+            error = NotLeaderOrFollower(f"Another broker may lead {name} and have a longer log.")
+            read.results[wanted] = _error_result(wanted, error, context)
 
 
 def _confirm_leadership(
@@ -155,9 +178,7 @@ def _confirm_leadership(
     return leading.leadership_check.confirm(LEADERSHIP_CHECK_MS_MAX)
 
 
-async def _prepare(
-    request: FetchRequest, key: Key, wanted: CachedPartition, context: ConsumerFetchContext, result: Any
-) -> Any:
+async def _prepare(request: FetchRequest, wanted: CachedPartition, context: ConsumerFetchContext, result: Any) -> Any:
     """Read and verify batches before they are sent. If some are corrupt, only those before them are sent."""
     broker = context.broker
     for _ in range(PREPARE_ATTEMPTS):
@@ -169,7 +190,7 @@ async def _prepare(
                 return result
         except KafkaError as error:
             return _error_result(wanted, error, context)
-        result = _read_one(request, key, wanted, context, _ReadResult(), len(records))
+        result = _read_one(request, wanted, context, _ReadResult(), len(records))
     return _error_result(wanted, StorageFailed("The batches could not be verified."), context)
 
 
@@ -178,24 +199,25 @@ async def _read(
 ) -> _ReadResult:
     read = _ReadResult()
     left_bytes = min(request.max_bytes, context.broker.settings.fetch_max_bytes)
-    turn = TimeSlice(context) if len(fetch_context.wanted) > PARTITIONS_PER_WEIGHT else None
-    for key, wanted in fetch_context.wanted.items():
-        result = _read_one(request, key, wanted, context, read, left_bytes)
+    taken = fetch_context.take()
+    turn = TimeSlice(context) if len(taken) > PARTITIONS_PER_WEIGHT else None
+    for wanted in taken:
+        result = _read_one(request, wanted, context, read, left_bytes)
         left_bytes -= len(result.records)
-        read.results[key] = result
+        read.results[wanted] = result
         if turn is not None and turn.is_over():
             read.was_interrupted = True
             await turn.next()
     if read.unverified and attempts:
         for partition, segment in read.unverified:
             await context.broker.log_scrubber.verify_transactions(partition, segment)
+        fetch_context.restore(read.results)
         return await _read(request, fetch_context, context, attempts - 1)
     return read
 
 
 def _read_one(
     request: FetchRequest,
-    key: Key,
     wanted: CachedPartition,
     context: ConsumerFetchContext,
     read: _ReadResult,
@@ -203,12 +225,13 @@ def _read_one(
 ) -> Any:
     try:
         partition = _find(wanted, context)
+        wanted.watch(partition)
         partition.check_epoch(wanted.leader_epoch)
         preferred = select_preferred_replica(request, wanted.offset, partition, context)
         if preferred is not None:
             read.has_error = True  # so that the response is not delayed
             return _redirect(wanted, partition, preferred)
-        result = _read_partition(request, key, wanted, partition, read, left_bytes)
+        result = _read_partition(request, wanted, partition, read, left_bytes)
     except UnverifiedTransactionIndex as unverified:
         read.has_error = True
         read.unverified += ((partition, unverified.segment),)
@@ -239,7 +262,7 @@ def _find(wanted: CachedPartition, context: ConsumerFetchContext) -> Partition:
 
 
 def _read_partition(
-    request: FetchRequest, key: Key, wanted: CachedPartition, partition: Partition, read: _ReadResult, left_bytes: int
+    request: FetchRequest, wanted: CachedPartition, partition: Partition, read: _ReadResult, left_bytes: int
 ) -> Any:
     log = partition.log
     offset = wanted.offset
@@ -249,7 +272,7 @@ def _read_partition(
     until_offset = last_stable_offset if is_committed_only else high_watermark
     if not log.start_offset <= offset <= log.end_offset:
         if offset > log.end_offset:
-            read.beyond_end[key] = partition
+            read.beyond_end[wanted] = partition
         raise OffsetOutOfRange(f"{partition.name} has offsets {log.start_offset} to {high_watermark}.")
     records: FileSlice | None = None
     if offset < until_offset and (left_bytes > 0 or not read.bytes):
@@ -308,17 +331,30 @@ def _error_result(wanted: CachedPartition, error: KafkaError, context: ConsumerF
     return result
 
 
-def _response(fetch_context: FetchContext, read: _ReadResult, context: ConsumerFetchContext) -> FetchResponse:
+def _response(
+    request: FetchRequest, fetch_context: FetchContext, read: _ReadResult, context: ConsumerFetchContext
+) -> FetchResponse:
     topics: dict[str | bytes, list[Any]] = {}
     responses = []
-    for key, result in read.results.items():
-        wanted = fetch_context.wanted[key]
-        if not fetch_context.must_include(key, wanted, result):
+    for wanted, result in read.results.items():
+        if not fetch_context.must_include(wanted, result):
             continue
-        partitions = topics.get(key[0])
+        topic = wanted.topic or wanted.topic_id
+        partitions = topics.get(topic)
         if partitions is None:
-            partitions = topics[key[0]] = []
+            partitions = topics[topic] = []
             responses.append(TopicResult(topic=wanted.topic, topic_id=wanted.topic_id, partitions=partitions))
         partitions.append(result)
+    fetch_context.restore(_not_idle(request, read, context))
     endpoints = () if context.leader_hints is None else list(context.leader_hints.endpoints.values())
     return FetchResponse(session_id=fetch_context.session_id, responses=responses, node_endpoints=endpoints)
+
+
+def _not_idle(request: FetchRequest, read: _ReadResult, context: ConsumerFetchContext) -> list[CachedPartition]:
+    """The partitions that the session's next fetch must read even without news; those with records sent come last."""
+    if may_redirect(request, context):  # the positions of followers decide: they make no news
+        return list(read.results)
+    busy = [
+        wanted for wanted, result in read.results.items() if result.error_code or wanted.offset < result.high_watermark
+    ]
+    return sorted(busy, key=lambda each: len(read.results[each].records) > 0)

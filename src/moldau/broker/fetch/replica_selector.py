@@ -6,16 +6,20 @@ from moldau.broker.fetch.contexts import ConsumerFetchContext
 from moldau.broker.partitions.partition import Partition
 
 
+def may_redirect(request: Any, context: ConsumerFetchContext) -> bool:
+    """Whether some replica may be better for the consumer than this broker."""
+    settings = context.broker.settings
+    return bool(request.rack_id) and settings.chooses_by_rack and settings.broker_rack != request.rack_id
+
+
 def select_preferred_replica(
     request: Any, offset: int, partition: Partition, context: ConsumerFetchContext
 ) -> int | None:
     """The follower that the consumer should fetch from, if there is a better replica than this one."""
     leading = partition.leading
-    if leading is None or not request.rack_id:
+    if leading is None or not may_redirect(request, context):
         return None
     broker = context.broker
-    if not broker.settings.chooses_by_rack or broker.settings.broker_rack == request.rack_id:
-        return None
     image, machine = broker.partitions.image, leading.machine
     near = [
         (progress.end_offset, -replica)

@@ -53,7 +53,9 @@ PRODUCES: Final = _counter(
     "kafka_server_brokertopicmetrics_totalproducerequests_total", "Batches in Produce requests.", "topic"
 )
 FETCHES: Final = _counter(
-    "kafka_server_brokertopicmetrics_totalfetchrequests_total", "Partitions in Fetch requests.", "topic"
+    "kafka_server_brokertopicmetrics_totalfetchrequests_total",
+    "Partitions read by Fetch requests; a session reads those with news.",
+    "topic",
 )
 FAILED_PRODUCES: Final = _counter("kafka_server_brokertopicmetrics_failedproducerequests_total", "Rejected batches.")
 FAILED_FETCHES: Final = _counter(

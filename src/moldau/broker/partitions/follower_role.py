@@ -99,8 +99,7 @@ class FollowerRole:
         machine.fetched(response.high_watermark, response.log_start_offset)
         if machine.high_watermark > partition.high_watermark:
             partition.committed_to(machine.high_watermark, self._uncommitted.take(machine.high_watermark))
-        if machine.log_start_offset > partition.log.start_offset:
-            partition.log.advance_start_offset(machine.log_start_offset)
+        partition.advance_start_offset(machine.log_start_offset)
         return count
 
     def _start_log_with(self, records: memoryview) -> None:
@@ -111,6 +110,7 @@ class FollowerRole:
             first = read_header(records)
             if first.base_offset < log.end_offset <= first.last_offset:
                 log.truncate_fully_and_start_at(first.base_offset)
+                self.partition.offsets_changed()
 
     def replay_for(self, truncate: Truncation) -> ProducerReplay | None:
         """Prepare a truncation: the producer state to rebuild, if any, so that the truncation itself is quick."""
@@ -128,6 +128,7 @@ class FollowerRole:
             log.truncate_to(truncate.end_offset, replay)
         self._uncommitted.truncate(log.end_offset)
         self.partition.high_watermark = self.machine.high_watermark
+        self.partition.offsets_changed()
 
     def synced(self) -> None:
         """More of the log is flushed."""

@@ -100,6 +100,7 @@ class LogMaintenance:
                 self._limited_logger.write("retention", f"{partition.name}: retention failed, will retry: {error}")
                 continue
             if removed:
+                partition.offsets_changed()
                 logger.info("%s: deleted %d files of old segments", partition.name, len(removed))
                 if is_urgent or self._needs_space():
                     await self._delete(removed)

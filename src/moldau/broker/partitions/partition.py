@@ -321,13 +321,23 @@ class Partition:
 
     def delete_before(self, offset: int) -> None:
         """Hide the records below an offset, up to the high watermark, here and on all followers."""
-        if offset > self.log.start_offset:
-            self.log.advance_start_offset(offset)
+        self.advance_start_offset(offset)
         leading = self.leading
         if leading is not None and leading.machine.low_watermark < offset:
             # Retention may have moved this log start before: idle followers have not been sent it then.
             for follower in list(self.followers):
                 follower.on_committed()  # its next fetch response carries the log start offset
+
+    def advance_start_offset(self, offset: int) -> None:
+        """Hide the records below an offset on this replica."""
+        if offset > self.log.start_offset:
+            self.log.advance_start_offset(offset)
+            self.offsets_changed()
+
+    def offsets_changed(self) -> None:
+        """The log start has moved, or the high watermark not forward: fetch sessions look at the partition again."""
+        for watcher in list(self.watchers):
+            watcher.on_bytes_available(0)
 
     @property
     def last_stable_offset(self) -> int:
@@ -415,6 +425,7 @@ class Partition:
         self.is_leader = is_leader
         self.leads_alone = False
         self._end_role()
+        self.offsets_changed()  # sessions check the leader epoch of their clients
 
     def _end_role(self) -> None:
         if self.leading is not None:
