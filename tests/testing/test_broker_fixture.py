@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import moldau
 from moldau.client.types import EARLIEST, LATEST, Resource, ResourceKind
 from moldau.records.record import iterate_batches, iterate_records
 from moldau.testing import Broker, BrokerFailed
@@ -33,6 +34,18 @@ def test_client_library_produces_and_consumes(moldau_broker: Broker, moldau_topi
     consumer.close()
     assert message is not None
     assert (message.error(), message.key(), message.value()) == (None, b"k", b"hello")
+
+
+def test_queue_delivers_jobs_from_the_start(moldau_broker: Broker, moldau_queue: str) -> None:
+    with (
+        moldau.connect(moldau_broker.bootstrap_servers, log_level=0) as connection,
+        connection.queue(moldau_queue) as queue,
+    ):
+        queue.put("first", waits=True)
+        job = queue.take(30.0)
+        assert job is not None
+        assert job.text == "first"
+        job.ack(waits=True)
 
 
 @pytest.mark.parametrize("turn", [1, 2])

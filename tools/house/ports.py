@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from house.source import Finding, Source
 
 # Code that may use them directly: the real ports, the simulated ones, command-line programs, the HTTP interfaces (a
-# process of their own), and Spark's processes, which have no ports; but not the codec and the options of the Spark data
-# source.
+# process of their own), the Python API (in programs of users), and Spark's processes, which have no ports; but not the
+# codec and the options of the Spark data source.
 EXEMPT_PACKAGES = (
+    "api/",
     "node/ports/",
     "testing/",
     "cli/",

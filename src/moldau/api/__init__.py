@@ -2,6 +2,9 @@
 
 from moldau.api.connection import Connection, connect
 from moldau.api.consumer import Consumption
+from moldau.api.jobs import Job
+from moldau.api.queue import Queue
 from moldau.api.types import Failed, Message, Place
+from moldau.api.workers import Progress
 
-__all__ = ["Connection", "Consumption", "Failed", "Message", "Place", "connect"]
+__all__ = ["Connection", "Consumption", "Failed", "Job", "Message", "Place", "Progress", "Queue", "connect"]

@@ -8,6 +8,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from moldau.api.consumer import Consumption, Start, commit_for
 from moldau.api.publisher import Publisher
+from moldau.api.queue import Queue
+from moldau.api.queue_configs import GroupConfigs
 from moldau.api.types import Failed, Headers, Message, Place, Value, checked_name, checked_settings
 
 TIMEOUT_S: Final = 30.0
@@ -41,6 +43,7 @@ class Connection:
         self._admin = AdminClient(config)
         self._publishers: dict[str, Publisher] = {}  # at most one
         self._consumptions: list[Consumption] = []
+        self._queues: list[Queue] = []
 
     # -- topics
 
@@ -137,11 +140,36 @@ class Connection:
         """Commit the offset after a message without joining the group. Rejected while the group has members."""
         commit_for(self._config, group, message)
 
+    # -- queues
+
+    def queue(
+        self,
+        name: str,
+        *,
+        group: str | None = None,
+        prefetch: int = 1,
+        idle_s: float | None = None,
+        **config: Any,
+    ) -> Queue:
+        """Return the queue on the topic `name`, of the share group `group` (by default of the same name).
+
+        `moldau queue create`, or `create_queue`, creates both. `prefetch` is the number of jobs per fetch: more than
+        one is faster for short jobs, but the locks of all of them run while the first one is processed. `idle_s` ends
+        an iteration after this time without a job. Further arguments are librdkafka's consumer settings.
+        """
+        settings = {**self._config, **_dotted(config)}
+        configs = GroupConfigs(self._admin, group or name)
+        queue = Queue(settings, self.publish, configs, name, group or name, prefetch=prefetch, idle_s=idle_s)
+        self._queues.append(queue)
+        return queue
+
     # -- closing
 
     def close(self) -> None:
         """Flush, and leave every group."""
         try:
+            for queue in self._queues:
+                queue.close()
             self.flush()
         finally:
             for consumption in self._consumptions:

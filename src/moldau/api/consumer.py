@@ -135,7 +135,7 @@ class Consumption:
             self._waited_s += POLL_S
             if self._has_waited_enough():
                 raise StopIteration
-        message = _message(found)
+        message = message_of(found)
         self._processed = found
         return message
 
@@ -232,7 +232,7 @@ def commit_for(config: dict[str, Any], group: str, message: Message | Place) -> 
         consumer.close()
 
 
-def _message(message: Any) -> Message:
+def message_of(message: Any) -> Message:
     error: KafkaError | None = message.error()
     if error is not None:
         topic = message.topic()  # None if the error concerns the group, not a partition

@@ -1,13 +1,13 @@
 """Values, messages, and positions of messages."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 Value = bytes | str | dict[str, Any] | list[Any] | int | float | bool | None
-Headers = Mapping[str, bytes | str | None]
+Headers = Mapping[str, bytes | str | None] | Sequence[tuple[str, bytes | str | None]]
 
 
 class Failed(Exception):
@@ -87,7 +87,8 @@ def encoded(value: Value) -> bytes | None:
 
 
 def encoded_headers(headers: Headers | None) -> list[tuple[str, bytes | None]]:
+    """Encode a mapping, or pairs of which several may have the same name."""
+    pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
     return [
-        (checked_name(name, "header"), value.encode() if isinstance(value, str) else value)
-        for name, value in (headers or {}).items()
+        (checked_name(name, "header"), value.encode() if isinstance(value, str) else value) for name, value in pairs
     ]

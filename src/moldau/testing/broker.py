@@ -240,6 +240,18 @@ class Broker:
             client.create_topic(name, partitions=partitions, replication_factor=1, configs=texts(setting_names(config)))
         return name
 
+    def create_queue(self, name: str, partitions: int = 1, *, group: str | None = None, **config: object) -> str:
+        """Create a topic, and the configs of the share group that reads it as a queue; return its name.
+
+        The group has the same name, and starts at the earliest record. Keyword arguments are group configs with `_` for
+        `.` (`share_delivery_count_limit=3`).
+        """
+        from moldau.client.queues import create_queue
+
+        with self.client() as client:
+            create_queue(client, name, group or name, texts(setting_names(config)), partitions=partitions)
+        return name
+
     def client(self) -> Any:
         """Return a blocking client for this broker, for use in a `with` statement."""
         from moldau.testing.client import SocketClient

@@ -2,6 +2,7 @@
 
 `moldau_broker`    a broker for the test session
 `moldau_topic`     the name of a new topic on it, for one test
+`moldau_queue`     the name of a new topic on it that a share group of the same name reads as a queue
 `moldau_settings`  broker settings; override it to change them
 `moldau_security`  "ssl", "mtls", "scram" or "plain" for TLS and authentication; override it to have them
 `moldau_cluster`   a cluster of three for the test session; nodes that a test kills or pauses are back for the next
@@ -45,8 +46,18 @@ def moldau_broker(moldau_settings: Mapping[str, object], moldau_security: str | 
 @pytest.fixture
 def moldau_topic(moldau_broker: "Broker", request: pytest.FixtureRequest) -> str:
     """The name of a new topic with one partition, created for this test."""
+    return moldau_broker.create_topic(_new_name(request))
+
+
+@pytest.fixture
+def moldau_queue(moldau_broker: "Broker", request: pytest.FixtureRequest) -> str:
+    """The name of a new queue: a topic with one partition, and a share group of the same name."""
+    return moldau_broker.create_queue(_new_name(request))
+
+
+def _new_name(request: pytest.FixtureRequest) -> str:
     prefix = re.sub(r"[^A-Za-z0-9._-]+", "-", request.node.name).strip("-")[:150]
-    return moldau_broker.create_topic(f"{prefix}-{next(_numbers)}")
+    return f"{prefix}-{next(_numbers)}"
 
 
 @pytest.fixture(scope="session")
