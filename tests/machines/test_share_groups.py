@@ -255,6 +255,18 @@ class TestStates:
         assert epoch == before + 1 == scene.share_group().epoch
         assert scene.machine.share_states("g") == partitions
 
+    def test_altered_offsets_create_a_missing_group(self) -> None:
+        scene = ShareScene(a=2)
+        scene.run(lambda: scene.machine.decide_alter_share_offsets("g", {}, now=scene.now))
+        assert "g" not in scene.machine.state.share  # every partition was invalid
+        partitions = {scene.id_of("a"): frozenset({1})}
+        epoch = scene.run(lambda: scene.machine.decide_alter_share_offsets("g", partitions, now=scene.now))
+        assert epoch == scene.share_group().epoch == 1
+        scene.elect()
+        assert scene.machine.share_states("g") == partitions
+        scene.settle_shared("m")
+        assert scene.assigned("m") == [0, 1]
+
     def test_deleted_states_are_initialized_again_on_subscription(self) -> None:
         scene = ShareScene(a=2, b=1)
         scene.settle_shared("m", topics=("a", "b"))

@@ -136,10 +136,10 @@ class GroupsMachine:
     ) -> Decision[Record, int]:
         """Prepare new start offsets for these share partitions; the response is the state epoch to write them with.
 
-        Raises if the group has members.
+        A missing group is created, as in Kafka. Raises if the group has members.
         """
         draft = self._draft(now)
-        group = self._share.existing(group_id)
+        group = self._share.existing_or_new(group_id)
         draft.respond(REQUESTER, share_offsets.alter(draft, group, partitions, self._image()))
         return draft.decision()
 

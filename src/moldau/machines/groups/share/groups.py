@@ -50,6 +50,12 @@ class ShareGroups:
             )
         return group
 
+    def existing_or_new(self, group_id: str) -> ShareGroup:
+        """Return the share group, or an empty one if no group has this id; raises if one of another type has it."""
+        if group_id in self._state.share or self._is_other_type(group_id):
+            return self.existing(group_id)
+        return ShareGroup(group_id)
+
     # ShareGroupHeartbeat
 
     def try_keepalive(
@@ -98,10 +104,8 @@ class ShareGroups:
         )
 
     def _group_for(self, request: heartbeat.Request) -> ShareGroup:
-        group = self._state.share.get(request.group_id)
-        if group is None and request.member_epoch == JOINING_EPOCH and not self._is_other_type(request.group_id):
-            return ShareGroup(request.group_id)
-        return group or self.existing(request.group_id)
+        is_joining = request.member_epoch == JOINING_EPOCH
+        return self.existing_or_new(request.group_id) if is_joining else self.existing(request.group_id)
 
     # Removal
 

@@ -22,8 +22,13 @@ def initialized(group: ShareGroup) -> States:
 
 
 def alter(draft: Draft, group: ShareGroup, partitions: Mapping[TopicId, Set[int]], image: MetadataImage) -> int:
-    """Mark partitions as initialized in a new group epoch, which fences leaders that know an older state."""
+    """Mark partitions as initialized in a new group epoch, which fences leaders that know an older state.
+
+    Without partitions nothing changes; in particular, no group is created.
+    """
     group.check_delete()
+    if not partitions:
+        return group.epoch
     states = group.states
     for topic_id, indexes in partitions.items():
         name = image.topic_name(topic_id)
@@ -31,8 +36,8 @@ def alter(draft: Draft, group: ShareGroup, partitions: Mapping[TopicId, Set[int]
             states = states.begin(topic_id, name, indexes)
             states = states.complete(topic_id, name, indexes)
     epoch = group.epoch + 1
-    draft.records.append(state_partitions_record(group.group_id, states))
     draft.records.append(epoch_record(group.group_id, epoch, group.metadata_hash))
+    draft.records.append(state_partitions_record(group.group_id, states))
     return epoch
 
 
