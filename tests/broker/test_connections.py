@@ -378,10 +378,10 @@ def test_closed_connection_cancels_its_waiting_requests() -> None:
         requested = talker.begin(11, fetch_request("t", 0, max_wait_ms=300_000))
         await asyncio.sleep(1)
         partition = scene.node.broker.partitions.get("t", 0)
-        assert partition.watchers
+        assert partition.waiters.watchers
         talker.connection.close()
         await asyncio.sleep(1)
-        assert not partition.watchers
+        assert not partition.waiters.watchers
         await asyncio.gather(requested, return_exceptions=True)
 
     on_broker(script)

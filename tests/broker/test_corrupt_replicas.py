@@ -108,7 +108,7 @@ def test_corrupt_batch_is_not_served_but_the_rest_is() -> None:
         await send(cluster, b"only on the leader")
         damage(cluster, 2, 4)
         await reassign(cluster, [2, 3, 1])
-        await cluster.until(lambda: copy_of(cluster, 2).damage is not None, 5.0)
+        await cluster.until(lambda: copy_of(cluster, 2).corruption.first is not None, 5.0)
         talker = await cluster.connect(2)
         assert await read(talker, 0) == produced[:4]
         assert (await fetch(talker, "t", 4, 12)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -129,7 +129,7 @@ def test_corrupt_replica_is_not_reported_after_its_topic_is_deleted() -> None:
         await send(cluster, b"only on the leader")
         damage(cluster, 2, 4)
         await reassign(cluster, [2, 3, 1])
-        await cluster.until(lambda: copy_of(cluster, 2).damage is not None, 5.0)
+        await cluster.until(lambda: copy_of(cluster, 2).corruption.first is not None, 5.0)
         reporter = cluster.nodes[1].routers.controller.api(m.AssignReplicasToDirsRequest.API_KEY)
         assert reporter is not None
         await cluster.until(lambda: reporter.meter.count > 2, 5.0)
@@ -177,7 +177,7 @@ def test_batch_rejected_for_another_reason_does_not_count_as_corrupt() -> None:
         cluster.host(3).disk.fail("pwrite", 28, path="/data/t-0/", times=5)
         await send(cluster, b"more")
         await is_whole(cluster, 2, 3)
-        assert copy_of(cluster, 2).damage is None
+        assert copy_of(cluster, 2).corruption.first is None
         assert where(cluster).leader_epoch == 0
 
     on_cluster(script)

@@ -7,7 +7,7 @@ import pytest
 from broker_scene import Scene, Talker, fetch, on_broker
 from test_log_cleaner import EAGER, ROUNDS_S, fillers, put
 from test_log_maintenance import read_all
-from test_share_partitions import PRODUCER, append, end_transaction
+from test_share_partitions import PRODUCER, append, end_open_transaction
 from writer_scene import NOW_MS, READ_COMMITTED, Writer, play
 
 from moldau.client.types import AbortedTransaction, Isolation
@@ -91,7 +91,7 @@ def test_compaction_keeps_the_committed_value_of_a_key() -> None:
         await scene.create("t", **EAGER)
         await put(talker, (b"k", b"committed"))
         append(scene, build_batch([(TIMESTAMP_MS, b"k", b"aborted", ())], base_sequence=0, **PRODUCER))
-        end_transaction(scene, is_commit=False)
+        end_open_transaction(scene, is_commit=False)
         log = scene.node.broker.partitions.get("t", 0).log
         segment = log.segment_of(2)  # of the marker
         assert segment is not None

@@ -203,7 +203,7 @@ def test_session_reports_a_new_leader_epoch() -> None:
         await consumer.fetch()
         assert not await consumer.fetch()
         partition = partition_of(scene)
-        partition.lead_alone(partition.leader_epoch + 1)
+        partition.lead_alone(partition.role.leader_epoch + 1)
         for _ in range(2):  # an error is repeated until the client names the partition again
             (found,) = (await consumer.fetch()).values()
             assert found.error_code == ErrorCode.FENCED_LEADER_EPOCH
@@ -247,10 +247,10 @@ def test_session_sees_a_revoked_authorization() -> None:
 def test_forgotten_partition_is_not_watched_any_more() -> None:
     async def script(scene: Scene) -> None:
         consumer = await opened(scene, 1)
-        assert partition_of(scene).watchers
+        assert partition_of(scene).waiters.watchers
         sessions = scene.node.broker.fetch_sessions
         sessions._end(consumer._session_id)
-        assert not partition_of(scene).watchers
+        assert not partition_of(scene).waiters.watchers
         assert (len(sessions), sessions.partition_count) == (0, 0)
 
     on_broker(script)
@@ -261,9 +261,9 @@ def test_partition_of_an_abandoned_session_is_notified_once() -> None:
     async def script(scene: Scene) -> None:
         await opened(scene, 1)
         talker = await scene.connect()
-        assert partition_of(scene).watchers
+        assert partition_of(scene).waiters.watchers
         await produce(talker, "t", batch(b"a"))
-        assert not partition_of(scene).watchers
+        assert not partition_of(scene).waiters.watchers
 
     on_broker(script)
 
@@ -305,7 +305,7 @@ async def change(scene: Scene, talker: Talker, chance: random.Random, count: int
             created = CreateTopicsRequest.CreatableTopic(name="t", num_partitions=count, replication_factor=1)
             await talker.ask(7, CreateTopicsRequest(topics=[created]))
         case 3 if partition is not None:
-            partition.lead_alone(partition.leader_epoch + 1)
+            partition.lead_alone(partition.role.leader_epoch + 1)
         case _ if partition is not None:
             await produce(talker, "t", batch(b"a"), partition=index)
     assert partition is None or partition.name == TopicPartition("t", index)

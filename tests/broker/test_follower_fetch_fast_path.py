@@ -13,8 +13,8 @@ from replica_scene import copy_of, create, values
 from moldau.broker.fastpath.follower_fetch import PARTITIONS_MAX, FollowerFetchFastPath
 from moldau.broker.fetch import follower_fetch
 from moldau.broker.fetch.replica_sessions import ReplicaFetchSession, SessionPartition
+from moldau.broker.partitions.corruption import PartitionCorruption
 from moldau.broker.partitions.leader_role import LeaderRole
-from moldau.broker.partitions.partition import Partition
 from moldau.model.errors import ErrorCode
 from moldau.model.ids import NO_OFFSET
 from moldau.wire.framing import RequestHeader, frame_request
@@ -27,7 +27,7 @@ PATIENT = ("broker.session.timeout.ms=60000",)
 
 
 def leading(cluster: Cluster) -> LeaderRole:
-    found = copy_of(cluster, LEADER).leading
+    found = copy_of(cluster, LEADER).role.leading
     assert found is not None
     return found
 
@@ -382,7 +382,7 @@ def test_batch_below_min_bytes_is_not_checked_for_corruption(monkeypatch: pytest
         await follower.join()
         await produce(await cluster.connect(LEADER), "t", batch(b"a"), acks=1)
         looked: list[int] = []
-        monkeypatch.setattr(Partition, "check_batch", lambda _, offset: looked.append(offset))
+        monkeypatch.setattr(PartitionCorruption, "check_batch", lambda _, _log, offset: looked.append(offset))
         assert sent(await follower.begin(0, min_bytes=1000, wait_ms=100)) == {0: [b"a"]}
         assert looked == []
         assert sent(await follower.begin(0)) == {0: [b"a"]}

@@ -73,7 +73,7 @@ async def leave_alone(cluster: Cluster, group: str) -> None:
     """Kill the other two nodes, and wait until the remaining one knows."""
     cluster.kill(2)
     cluster.kill(3)
-    leading = copy_for(cluster, group).leading
+    leading = copy_for(cluster, group).role.leading
     assert leading is not None
     await cluster.until(lambda: leading.machine.is_under_min_isr, 15.0)
 
@@ -81,7 +81,7 @@ async def leave_alone(cluster: Cluster, group: str) -> None:
 async def bring_back(cluster: Cluster, group: str) -> None:
     await cluster.start(2)
     await cluster.start(3)
-    leading = copy_for(cluster, group).leading
+    leading = copy_for(cluster, group).role.leading
     assert leading is not None
     await cluster.until(lambda: len(leading.machine.isr) == 3, 15.0)
 

@@ -19,10 +19,11 @@ class Scene:
         self.partition: Any = SimpleNamespace(
             name=TopicPartition("t", 0),
             followers={},
+            role=SimpleNamespace(),
             high_watermark=10,
             committed_to=lambda offset, _: self.committed.append(offset),
         )
-        self.leading = self.partition.leading = self.new_leading()
+        self.leading = self.partition.role.leading = self.new_leading()
 
     def new_leading(self) -> LeaderRole:
         clock: Any = SimpleNamespace(monotonic_ms=lambda: 0.0)
@@ -51,7 +52,7 @@ class Scene:
 def test_isr_response_after_the_end_of_the_epoch_commits_nothing() -> None:
     scene = Scene()
     proposal = scene.join()
-    scene.partition.leading = scene.new_leading()
+    scene.partition.role.leading = scene.new_leading()
     scene.leading.isr_accepted(proposal, 2, (1, 2))
     assert scene.committed == []
     assert scene.proposed == []

@@ -52,10 +52,10 @@ class Scene:
     """A leader with two followers that fetch on demand."""
 
     def __init__(self, machine: LeaderMachine) -> None:
-        partition: Any = SimpleNamespace(followers={})
+        partition: Any = SimpleNamespace(followers={}, role=SimpleNamespace())
         self.partition = partition
         self.leadership_check = LeadershipCheck(partition, machine)
-        partition.leading = SimpleNamespace(leadership_check=self.leadership_check)
+        partition.role.leading = SimpleNamespace(leadership_check=self.leadership_check)
 
     def follower(
         self, replica: int, *, leader_epoch: int = EPOCH, broker_epoch: int = BROKER_EPOCH
@@ -174,7 +174,7 @@ async def test_failed_check_stays_failed() -> None:
 
 def machine_in(cluster: Cluster, node_id: int, group: str) -> LeaderMachine | None:
     """Return the node's leader state of the group's partition; None if another node leads."""
-    leading = copy_of(cluster, node_id, OFFSETS_TOPIC, partition_for(group, 3)).leading
+    leading = copy_of(cluster, node_id, OFFSETS_TOPIC, partition_for(group, 3)).role.leading
     return None if leading is None else leading.machine
 
 

@@ -42,7 +42,7 @@ def test_deposed_leader_rejects_offsets_beyond_its_log_as_not_leader() -> None:
             cluster.simulation.network.cut_both("n2", f"n{other}")
         leaving = cluster.nodes.pop(2)  # the other nodes keep running
         await send(cluster, b"b", b"c")
-        assert leaving.broker.partitions.get("t", 0).is_leader  # it has not learned of the election
+        assert leaving.broker.partitions.get("t", 0).role.is_leader  # it has not learned of the election
         assert await code_at(talker, 3) == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert await code_at(talker, -1) == ErrorCode.OFFSET_OUT_OF_RANGE  # below the log start on every replica
         cluster.nodes[2] = leaving
@@ -59,7 +59,7 @@ def test_below_min_isr_a_live_controller_connection_confirms_the_leader() -> Non
         cluster.kill(3)
 
         def are_too_few() -> bool:
-            leading = copy_of(cluster, 2).leading
+            leading = copy_of(cluster, 2).role.leading
             return leading is not None and leading.machine.is_under_min_isr
 
         await cluster.until(are_too_few, 30.0)

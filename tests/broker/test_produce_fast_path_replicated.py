@@ -134,7 +134,7 @@ def test_abandoned_waiters_are_dropped_while_nothing_is_committed(
         await create(cluster)
         cluster.host(3).pause()
         again = bytes(batch(b"v", producer_id=7, producer_epoch=0, base_sequence=0))  # it is in the log once
-        waits = copy_of(cluster, 2)._commit_waits.waits
+        waits = copy_of(cluster, 2).waiters.commits.waits
         for _ in range(20):
             talker = await cluster.connect(2)
             for _ in range(5):

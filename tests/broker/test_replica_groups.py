@@ -184,7 +184,7 @@ def test_deposed_coordinator_neither_accepts_nor_returns_offsets() -> None:
         await cluster.start(first)
         await cluster.until(lambda: _is_full(cluster, index), 10.0)
         await elect_preferred(cluster, OFFSETS_TOPIC, index)
-        await cluster.until(lambda: not copy_of(cluster, second, OFFSETS_TOPIC, index).is_leader, 1.0)
+        await cluster.until(lambda: not copy_of(cluster, second, OFFSETS_TOPIC, index).role.is_leader, 1.0)
         talker = await cluster.connect(second)
         topic = OffsetFetchRequest.OffsetFetchRequestTopic(name="t", partition_indexes=[0])
         response = await talker.ask(7, OffsetFetchRequest(group_id=group, topics=[topic]))

@@ -116,10 +116,10 @@ def test_new_leader_lists_no_end_offset_before_its_high_watermark_is_known() -> 
         await are_same(cluster, 2, 3)
         await send(cluster, b"b")
         cluster.kill(2)  # before the follower learns that the second is committed
-        await cluster.until(lambda: copy_of(cluster, 3).is_leader, 5.0)
+        await cluster.until(lambda: copy_of(cluster, 3).role.is_leader, 5.0)
         partition = copy_of(cluster, 3)
-        assert partition.leading is not None
-        partition.leading.machine.high_watermark = 1  # as if another replica were waited for
+        assert partition.role.leading is not None
+        partition.role.leading.machine.high_watermark = 1  # as if another replica were waited for
         talker = await cluster.connect(3)
         assert (await list_offset(talker, "t", -1, 5)).error_code == ErrorCode.OFFSET_NOT_AVAILABLE
         assert (await list_offset(talker, "t", -1, 4)).error_code == ErrorCode.LEADER_NOT_AVAILABLE
@@ -127,7 +127,7 @@ def test_new_leader_lists_no_end_offset_before_its_high_watermark_is_known() -> 
         assert (await list_offset(talker, "t", 0, 5)).offset == 0
         # Whether there is a record with a later timestamp is not known yet.
         assert (await list_offset(talker, "t", 1_900_000_000_000, 5)).error_code == ErrorCode.OFFSET_NOT_AVAILABLE
-        partition.leading.ticked()
+        partition.role.leading.ticked()
         assert (await list_offset(talker, "t", -1, 5)).offset == 2
         assert (await list_offset(talker, "t", 1_900_000_000_000, 5)).offset == -1
 

@@ -63,7 +63,7 @@ def test_replicas_are_added_and_removed_while_records_are_produced() -> None:
         await is_placed(cluster, [3])
         # A batch that was rejected at the leader change may have been written all the same.
         assert list(dict.fromkeys(await read(await cluster.connect(3)))) == sent
-        assert copy_of(cluster, 3).leads_alone
+        assert copy_of(cluster, 3).role.leads_alone
 
     on_cluster(script)
 
@@ -221,7 +221,7 @@ def test_new_replica_starts_at_a_log_start_within_a_batch() -> None:
         await are_same(cluster, 2, 3)
         assert copy_of(cluster, 3).log.start_offset == 2
         await reassign(cluster, [3])
-        await cluster.until(lambda: copy_of(cluster, 3).leads_alone, 5.0)
+        await cluster.until(lambda: copy_of(cluster, 3).role.leads_alone, 5.0)
         assert (await list_offset(await cluster.connect(3), "t", -2)).offset == 2
         await cluster.stop(3)
         await cluster.start(3)

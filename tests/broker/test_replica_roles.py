@@ -134,8 +134,8 @@ def test_single_replica_is_a_leader_alone() -> None:
         stage = Stage()
         stage.place(ME, 3, [ME])
         partition = stage.partition
-        assert (partition.is_leader, partition.leads_alone, partition.leading) == (True, True, None)
-        assert partition.leader_epoch == 3
+        assert (partition.role.is_leader, partition.role.leads_alone, partition.role.leading) == (True, True, None)
+        assert partition.role.leader_epoch == 3
         assert stage.append() == partition.high_watermark == 1
 
     run(play())
@@ -147,7 +147,7 @@ def test_leader_with_followers_commits_nothing_on_its_own() -> None:
         stage = Stage()
         stage.place(ME, 3)
         partition = stage.partition
-        assert (partition.is_leader, partition.leads_alone) == (True, False)
+        assert (partition.role.is_leader, partition.role.leads_alone) == (True, False)
         assert stage.append() == 1
         assert partition.high_watermark == 0
 
@@ -160,11 +160,11 @@ def test_image_of_an_earlier_incarnation_assigns_no_leader_role() -> None:
         stage = Stage()
         stage.see(registered_as=b"an earlier life.")
         stage.place(ME, 3)
-        assert not stage.partition.is_leader
+        assert not stage.partition.role.is_leader
         assert stage.replicas.broker_epoch == -1
         stage.see()
         stage.place(ME, 4)
-        assert stage.partition.is_leader
+        assert stage.partition.role.is_leader
         assert stage.replicas.broker_epoch == 101
 
     run(play())
@@ -178,7 +178,7 @@ def test_leader_epoch_below_the_logs_epoch_assigns_no_leader_role() -> None:
         stage.append()
         stage.place(2, 8)
         stage.place(ME, 6)
-        assert not stage.partition.is_leader
+        assert not stage.partition.role.is_leader
 
     run(play())
 
@@ -187,13 +187,13 @@ def test_leader_machine_lives_as_long_as_its_epoch() -> None:
     async def play() -> None:
         stage = Stage()
         stage.place(ME, 3)
-        first = stage.partition.leading
+        first = stage.partition.role.leading
         assert first is not None
         stage.place(ME, 3, isr=[1, 2], partition_epoch=9)
-        assert stage.partition.leading is first
+        assert stage.partition.role.leading is first
         assert (first.machine.isr, first.machine.partition_epoch) == ((1, 2), 9)
         stage.place(ME, 4)
-        assert stage.partition.leading is not first
+        assert stage.partition.role.leading is not first
 
     run(play())
 
@@ -219,12 +219,12 @@ def test_commit_waiter_fails_when_the_partition_loses_its_role(leader: int) -> N
     async def play() -> None:
         stage = Stage()
         stage.place(ME, 3)
-        wait = stage.partition.commit_wait(stage.append())
+        wait = stage.partition.waiters.commit_wait(stage.append())
         stage.place(ME, 4)
         assert not wait.done()  # the same leader continues
         stage.place(leader, 5)
         assert isinstance(wait.exception(), NotLeaderOrFollower)
-        late = stage.partition.commit_wait(1)
+        late = stage.partition.waiters.commit_wait(1)
         assert isinstance(late.exception(), NotLeaderOrFollower)
 
     run(play())
@@ -234,7 +234,7 @@ def test_partition_that_loses_its_followers_commits_its_log() -> None:
     async def play() -> None:
         stage = Stage()
         stage.place(ME, 3)
-        wait = stage.partition.commit_wait(stage.append())
+        wait = stage.partition.waiters.commit_wait(stage.append())
         stage.place(ME, 4, [ME])
         assert wait.done()
         assert stage.partition.high_watermark == 1
@@ -247,7 +247,7 @@ def test_append_is_rejected_below_min_isr_before_any_write() -> None:
     async def play() -> None:
         stage = Stage(min_insync_replicas=2)
         stage.place(ME, 3, isr=[ME])
-        leading = stage.partition.leading
+        leading = stage.partition.role.leading
         assert leading is not None
         with pytest.raises(NotEnoughReplicas):
             leading.check_enough()
@@ -267,7 +267,7 @@ def test_leader_counts_only_synced_records_of_its_own_when_configured() -> None:
         stage = Stage(flush_messages=1)
         stage.place(ME, 3, isr=[ME])
         partition = stage.partition
-        here, everywhere = partition.sync_wait(stage.append()), partition.commit_wait(1)
+        here, everywhere = partition.waiters.sync_wait(stage.append()), partition.waiters.commit_wait(1)
         assert partition.high_watermark == 0
         partition.log.flush(0)
         partition.synced_to(1, 0)
@@ -334,8 +334,8 @@ def test_followers_are_notified_of_the_written_part_of_a_failed_flush() -> None:
         await asyncio.wait_for(waiting, 1)
         assert list(followed.session.ready) == [followed]
         followed.offset = 1
-        assert stage.partition.leading is not None
-        stage.partition.leading.fetched(followed)
+        assert stage.partition.role.leading is not None
+        stage.partition.role.leading.fetched(followed)
         assert stage.partition.high_watermark == 1
         await stage.replicas.close()
 
@@ -358,11 +358,11 @@ def test_closed_partition_has_no_role_and_fails_its_waiters() -> None:
     async def play() -> None:
         stage = Stage()
         stage.place(ME, 3)
-        wait = stage.partition.commit_wait(stage.append())
+        wait = stage.partition.waiters.commit_wait(stage.append())
         stage.replicas.remove(stage.partition)
         stage.partition.close()
         assert isinstance(wait.exception(), KafkaError)
-        assert not stage.partition.is_leader
+        assert not stage.partition.role.is_leader
         assert stage.replicas.led == []
 
     run(play())
@@ -373,7 +373,7 @@ def test_isr_is_proposed_until_the_controller_responds() -> None:
     async def play() -> None:
         stage = Stage()
         stage.place(ME, 3)
-        leading = stage.partition.leading
+        leading = stage.partition.role.leading
         assert leading is not None
         stage.append()
         stage.clock.now_ms += 60_000
@@ -401,12 +401,12 @@ def _followed(stage: Stage, replica: int) -> SessionPartition:
     session = ReplicaFetchSession(replica, replica)
     session.broker_epoch, session.fetched_ms = 100 + replica, stage.clock.now_ms
     requested = FetchRequest.FetchPartition(
-        current_leader_epoch=stage.partition.leader_epoch, fetch_offset=stage.partition.log.end_offset
+        current_leader_epoch=stage.partition.role.leader_epoch, fetch_offset=stage.partition.log.end_offset
     )
     session.update([FetchRequest.FetchTopic(topic_id=b"t" * 16, partitions=[requested])], lambda *_: stage.partition)
     (followed,) = session.ready
-    assert stage.partition.leading is not None
-    stage.partition.leading.fetched(followed)
+    assert stage.partition.role.leading is not None
+    stage.partition.role.leading.fetched(followed)
     return followed
 
 
@@ -417,7 +417,7 @@ def test_idle_follower_stays_in_the_isr_while_it_fetches(is_alive: bool, is_left
         stage = Stage()
         stage.place(ME, 3, [ME, 2])
         followed = _followed(stage, 2)
-        leading = stage.partition.leading
+        leading = stage.partition.role.leading
         assert leading is not None
         stage.clock.now_ms += 3_600_000
         if is_alive:  # it fetched a moment ago, without naming this partition

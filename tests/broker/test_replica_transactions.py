@@ -183,14 +183,14 @@ def test_deposed_coordinator_decides_nothing() -> None:
             lambda: len(cluster.nodes[1].broker.image.topics[STATE_TOPIC].partitions[index].isr) == 3, 10.0
         )
         await elect_preferred(cluster, STATE_TOPIC, index)
-        await cluster.until(lambda: not copy_of(cluster, second, STATE_TOPIC, index).is_leader, 1.0)
+        await cluster.until(lambda: not copy_of(cluster, second, STATE_TOPIC, index).role.is_leader, 1.0)
         response = await (await cluster.connect(second)).ask(5, producer.end_request())
         assert response.error_code == ErrorCode.NOT_COORDINATOR
         assert await coordinator(cluster, name) == first
         assert await producer.end() is NONE
         await producer.until("CompleteCommit")
         epochs = {each.coordinator_epoch for sink in sinks.of.values() for each in sink.came}
-        assert epochs == {copy_of(cluster, first, STATE_TOPIC, index).leader_epoch}, "that of who leads now"
+        assert epochs == {copy_of(cluster, first, STATE_TOPIC, index).role.leader_epoch}, "that of who leads now"
 
     play(script)
 
@@ -217,7 +217,7 @@ async def deposed(cluster: Cluster, producer: Producer) -> Talker:
             cluster.simulation.network.cut_both(f"n{first}", f"n{other}")
     while await coordinator(cluster, producer.transactional_id) == first:
         await asyncio.sleep(0.5)
-    assert copy_of(cluster, first, STATE_TOPIC, partition_for(producer.transactional_id, 3)).is_leader, "it thinks"
+    assert copy_of(cluster, first, STATE_TOPIC, partition_for(producer.transactional_id, 3)).role.is_leader, "it thinks"
     return await cluster.connect(first)
 
 

@@ -96,7 +96,7 @@ def test_large_fetch_ends_before_a_corrupt_batch() -> None:
         assert first.error_code == 0
         got = values(bytes(first.records))
         assert got == [value_of(number) for number in range(len(got))]
-        damage = scene.node.broker.partitions.get("t", 0).damage
+        damage = scene.node.broker.partitions.get("t", 0).corruption.first
         assert damage is not None
         assert damage.offset == len(got) > 0
 
@@ -168,7 +168,7 @@ def test_scrubber_repairs_a_replica_from_the_others(seed: int) -> None:
         assert scrubber.corrupt_ranges >= 1
         await cluster.until(lambda: len(where(cluster).isr) == 3, 30.0)
         await are_same(cluster, 1, 2, 3)
-        assert copy_of(cluster, victim).damage is None
+        assert copy_of(cluster, victim).corruption.first is None
         assert copy_of(cluster, victim).traffic.replication_bytes_in > bytes_in
         log = copy_of(cluster, victim).log
         whole = b"".join(log.read_bytes(base, 1 << 30) for base in log.segment_base_offsets)
@@ -223,7 +223,7 @@ def test_unreadable_sector_hides_only_its_own_records() -> None:
         scene.node = await scene.host.restart()
         await asyncio.sleep(3 * INTERVAL_S)
         assert scene.node.broker.log_scrubber.corrupt_ranges == 1
-        damage = scene.node.broker.partitions.get("t", 0).damage
+        damage = scene.node.broker.partitions.get("t", 0).corruption.first
         assert damage is not None
         assert damage.end_offset - damage.offset <= 5
         talker = await scene.connect()

@@ -9,7 +9,8 @@ from share_members import ACCEPT, OTHER, RELEASE, Member, StateInMemory, member_
 from test_share_fetch import LONG_MS, configure, values, with_group
 
 from moldau.broker.access import Client, Operation, Resource
-from moldau.broker.partitions.partition import Partition, TransactionEnding
+from moldau.broker.partitions.partition import Partition
+from moldau.broker.partitions.transaction_end import TransactionEnding, end_transaction
 from moldau.broker.shares.shares import Shares
 from moldau.model.error_codes import ErrorCode
 from moldau.records.header import read_header
@@ -35,8 +36,8 @@ def append(scene: Scene, records: bytearray) -> None:
     partition.committed_to(partition.log.end_offset, len(records))
 
 
-def end_transaction(scene: Scene, *, is_commit: bool) -> None:
-    partition_of(scene).end_transaction(TransactionEnding(7, 0, 0, is_commit), 0)
+def end_open_transaction(scene: Scene, *, is_commit: bool) -> None:
+    end_transaction(partition_of(scene), TransactionEnding(7, 0, 0, is_commit), 0)
 
 
 async def delete_records(scene: Scene, offset: int) -> None:
@@ -54,10 +55,10 @@ def test_aborted_records_are_skipped_if_the_group_reads_committed() -> None:
         waiting = asyncio.create_task(member.fetch(max_wait_ms=LONG_MS))
         await asyncio.sleep(1)
         assert not waiting.done()  # the transaction is open
-        end_transaction(scene, is_commit=False)
+        end_open_transaction(scene, is_commit=False)
         assert values(await waiting) == [b"plain"]
         append(scene, batch(b"committed", base_sequence=1, **PRODUCER))
-        end_transaction(scene, is_commit=True)
+        end_open_transaction(scene, is_commit=True)
         append(scene, batch(b"last"))
         assert await member.acquire([(1, 1, ACCEPT)]) == [(3, 3, 1), (5, 5, 1)]
         assert await member.acquire([(3, 3, ACCEPT), (5, 5, ACCEPT)]) == []
@@ -71,7 +72,7 @@ def test_aborted_records_are_skipped_if_the_transaction_index_is_corrupt() -> No
     async def script(scene: Scene, _state: StateInMemory, member: Member) -> None:
         await configure(await scene.connect(), "share.isolation.level", "read_committed")
         append(scene, batch(b"aborted", base_sequence=0, **PRODUCER))
-        end_transaction(scene, is_commit=False)
+        end_open_transaction(scene, is_commit=False)
         log = partition_of(scene).log
         first = log.segment_of(0)
         assert first is not None
@@ -90,7 +91,7 @@ def test_aborted_records_are_delivered_if_the_group_reads_all() -> None:
     async def script(scene: Scene, _state: StateInMemory, member: Member) -> None:
         append(scene, batch(b"aborted", base_sequence=0, **PRODUCER))
         assert await member.acquire() == [(0, 0, 1)]
-        end_transaction(scene, is_commit=False)
+        end_open_transaction(scene, is_commit=False)
         append(scene, batch(b"plain"))
         assert await member.acquire() == [(2, 2, 1)]  # not the marker between them
 
@@ -127,7 +128,7 @@ def test_next_leader_epoch_continues_with_the_durable_state() -> None:
         assert await member.acquire() == [(0, 2, 1)]
         assert await member.acknowledge((0, 0, ACCEPT), (1, 1, RELEASE)) == 0
         partition = partition_of(scene)
-        partition.lead_alone(partition.leader_epoch + 1)
+        partition.lead_alone(partition.role.leader_epoch + 1)
         assert await member.acknowledge((2, 2, ACCEPT)) == ErrorCode.INVALID_RECORD_STATE
         assert await member.acquire() == [(1, 1, 2), (2, 2, 1)]
 
@@ -143,7 +144,7 @@ def test_acknowledgement_fails_when_the_leader_changes_before_it_is_durable() ->
         await asyncio.sleep(1)
         broker = scene.node.broker
         partition = partition_of(scene)
-        partition.lead_alone(partition.leader_epoch + 1)
+        partition.lead_alone(partition.role.leader_epoch + 1)
         shares_of(scene).remove_stale(broker.image)
         assert await acknowledged == ErrorCode.NOT_LEADER_OR_FOLLOWER
         state.may_write.set()

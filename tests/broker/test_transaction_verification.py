@@ -8,7 +8,7 @@ import pytest
 from broker_scene import Scene, batch, produce_request
 from writer_scene import NONE, NOW_MS, Writer, play, values
 
-from moldau.broker.partitions.partition import TransactionEnding
+from moldau.broker.partitions.transaction_end import TransactionEnding, end_transaction
 from moldau.broker.requests.context import RequestContext
 from moldau.broker.requests.router import Api
 from moldau.model.errors import ErrorCode, KafkaError
@@ -183,7 +183,7 @@ def test_marker_between_verification_and_append_triggers_another_check(markers: 
             if left[0]:
                 left[0] -= 1
                 ending = TransactionEnding(writer.producer_id, writer.epoch, 0, is_commit=False)
-                partition.end_transaction(ending, NOW_MS)
+                end_transaction(partition, ending, NOW_MS)
 
         fixed = FixedCoordinator(scene, meanwhile=end)
         response = await writer.send(b"a", version=9)

@@ -232,7 +232,7 @@ def test_waiting_fetches_of_many_partitions_weigh_more() -> None:
         talker = await scene.connect()
         waits = [talker.begin(11, fetch_many(200, max_wait_ms=10_000, min_bytes=1)) for _ in range(100)]
         await asyncio.sleep(1)
-        waiting = len(scene.node.broker.partitions.get("t", 0).watchers)
+        waiting = len(scene.node.broker.partitions.get("t", 0).waiters.watchers)
         assert 20 < waiting < 40  # not the 100 that fetches of one partition might be
         talker.connection.close()
         await asyncio.gather(*waits, return_exceptions=True)

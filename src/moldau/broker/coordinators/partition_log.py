@@ -92,7 +92,7 @@ class PartitionLog(Generic[Record]):
 
     def append(self, decisions: Sequence[Sequence[Record]]) -> None:
         partition = self._partition
-        if not partition.is_leader:
+        if not partition.role.is_leader:
             raise NotLeaderOrFollower(f"{partition.name} is no longer led by this broker.")
         now_ms = self._clock.wall_ms()
         build = self._build if self._batches is None else self._batches.build
@@ -106,11 +106,11 @@ class PartitionLog(Generic[Record]):
 
     def watch(self, committed: Callable[[int], None]) -> None:
         self._committed = committed
-        self._partition.watchers[self] = None
+        self._partition.waiters.watchers[self] = None
 
     def close(self) -> None:
         """Stop watching the partition."""
-        self._partition.watchers.pop(self, None)
+        self._partition.waiters.watchers.pop(self, None)
 
     def on_bytes_available(self, count: int) -> None:  # noqa: ARG002 - the protocol of `FetchWatcher`
         if self._committed is not None:

@@ -65,7 +65,7 @@ class CoordinatorShard(Generic[Machine, Record]):
         )
         self.read = self._driver.read
         self._awaits_load = False
-        self.leader_epoch = partition.leader_epoch  # the last known one
+        self.leader_epoch = partition.role.leader_epoch  # the last known one
 
     @property
     def name(self) -> TopicPartition:
@@ -87,7 +87,7 @@ class CoordinatorShard(Generic[Machine, Record]):
     @property
     def can_commit(self) -> bool:
         """Whether the ISR is large enough. Otherwise writes would block everything behind them."""
-        leading = self._partition.leading
+        leading = self._partition.role.leading
         return leading is None or not leading.machine.is_under_min_isr
 
     async def commit(
@@ -105,12 +105,12 @@ class CoordinatorShard(Generic[Machine, Record]):
 
     def check_leadership(self) -> asyncio.Future[bool]:
         """Resolve to True once no other broker can have been the coordinator at the time of the call."""
-        leading = self._partition.leading
+        leading = self._partition.role.leading
         if leading is not None and not leading.machine.is_under_min_isr:
             return leading.leadership_check.confirm(LEADERSHIP_CHECK_MS_MAX)
         result = asyncio.get_running_loop().create_future()
         # Below min ISR, a replica that has left the ISR may lead.
-        result.set_result(self._partition.is_leader and self._partition.leads_alone)
+        result.set_result(self._partition.role.is_leader and self._partition.role.leads_alone)
         return result
 
     async def ensure_leadership(self) -> None:

@@ -164,7 +164,7 @@ class Shards(Generic[S]):
 
     def _led(self, index: int) -> Partition | None:
         partition = self._broker.partitions.find(self._topic, index)
-        return partition if partition is not None and partition.is_leader else None
+        return partition if partition is not None and partition.role.is_leader else None
 
     def _create_late(self, index: int) -> S:
         """Create the shard of a partition that could not be opened at first, if it is open now."""

@@ -234,4 +234,4 @@ def create(
 
 def _is_open(followed: SessionPartition | None) -> bool:
     """Whether the session has this partition, and it is still here."""
-    return followed is not None and followed.partition is not None and followed.partition.is_open
+    return followed is not None and followed.partition is not None and followed.partition.role.is_open

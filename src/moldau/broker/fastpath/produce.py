@@ -90,7 +90,7 @@ class CachedRequest:
         """
         partition = self.partition
         log = partition.log
-        if not partition.is_leader or log.settings is not self._settings:
+        if not partition.role.is_leader or log.settings is not self._settings:
             return False
         accepted = accept(batch, log, now_ms, self.version, self._sampler)
         if accepted is None:
@@ -206,7 +206,7 @@ class ProduceFastPath:
             return False
         self._misses = 0
         partition = cached.partition
-        waits_on = partition if cached.acks_all and not partition.leads_alone else None
+        waits_on = partition if cached.acks_all and not partition.role.leads_alone else None
         acks = self._acks
         if acks is None or acks.partition is not waits_on or acks.timeout_ms != cached.timeout_ms:
             acks = self._add_acks(waits_on, cached.timeout_ms)

@@ -81,7 +81,7 @@ class ReplicatedAcks:
             self._due_ms = waiter.deadline_ms
             self._timer.set(timeout_ms)
         self._waiters.append(waiter)
-        acks.partition.await_commit(acks.end_offset, waiter)
+        acks.partition.waiters.await_commit(acks.end_offset, waiter)
 
     def finish(self, waiter: _CommitWaiter, failure: Exception | None) -> None:
         """Send the acknowledgements, or the error that each request gets instead."""

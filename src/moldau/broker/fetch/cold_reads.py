@@ -44,9 +44,9 @@ async def prepare(records: FileSlice, partition: Partition, executor: Executor, 
             return True
     except OSError:
         pass  # an unreadable sector: the verification of the segment tells where
-    known = len(partition.corrupt_ranges)
+    known = len(partition.corruption.ranges)
     await scrubber.verify(partition, records.segment)
-    if len(partition.corrupt_ranges) == known:  # the segment was replaced or truncated, or the error was transient
+    if len(partition.corruption.ranges) == known:  # the segment was replaced or truncated, or the error was transient
         records.segment.verification.add(records.position, records.end)
         return True
     return False

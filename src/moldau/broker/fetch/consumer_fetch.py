@@ -131,7 +131,7 @@ async def _wait_for_more(
         if _is_blocked_by_transaction(request, read):
             wait = DelayedFetch(1)  # a small transaction marker can release everything before it
         if fetch_context.session is None:
-            wait.watch(read.partitions)
+            wait.watch(each.waiters for each in read.partitions)
             if read.has_missed_growth():
                 wait.wake()
         with fetch_context.register_wait(wait):
@@ -170,9 +170,9 @@ def _confirm_leadership(
     wanted: CachedPartition, partition: Partition, context: ConsumerFetchContext
 ) -> asyncio.Future[bool] | bool:
     """Whether this log is complete. A follower may lag, but an epoch-aware consumer then checks with the leader."""
-    leading = partition.leading
+    leading = partition.role.leading
     if leading is None:
-        return partition.is_leader or wanted.leader_epoch != NO_EPOCH
+        return partition.role.is_leader or wanted.leader_epoch != NO_EPOCH
     if leading.machine.is_under_min_isr:  # a new leader need not be in this ISR
         return context.broker.controller.is_in_touch
     return leading.leadership_check.confirm(LEADERSHIP_CHECK_MS_MAX)
@@ -225,8 +225,8 @@ def _read_one(
 ) -> Any:
     try:
         partition = _find(wanted, context)
-        wanted.watch(partition)
-        partition.check_epoch(wanted.leader_epoch)
+        wanted.watch(partition.waiters)
+        partition.role.check_epoch(wanted.leader_epoch)
         preferred = select_preferred_replica(request, wanted.offset, partition, context)
         if preferred is not None:
             read.has_error = True  # so that the response is not delayed

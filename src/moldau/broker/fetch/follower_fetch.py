@@ -173,19 +173,19 @@ def _check(followed: SessionPartition, partition: Partition | None, broker: Foll
         if TopicId(followed.key[0]) not in image.topics_by_id:
             raise UnknownTopicId("Unknown topic id.")
         raise NotLeaderOrFollower("This broker has no replica of the partition.")
-    if partition.topic_id != followed.key[0] or not partition.is_leader:
+    if partition.topic_id != followed.key[0] or not partition.role.is_leader:
         raise NotLeaderOrFollower(f"This broker does not lead {partition.name}.")
     if followed.leader_epoch == NO_EPOCH:
         raise FencedLeaderEpoch("A follower must send its leader epoch.")
-    partition.check_epoch(followed.leader_epoch)
-    if partition.leading is None:
+    partition.role.check_epoch(followed.leader_epoch)
+    if partition.role.leading is None:
         raise NotLeaderOrFollower(f"{partition.name} has only one replica.")
 
 
 def _read_partition(
     followed: SessionPartition, partition: Partition, reading: FollowerRead, broker: FollowerFetchHost
 ) -> Any:
-    log, leading, offset = partition.log, partition.leading, followed.offset
+    log, leading, offset = partition.log, partition.role.leading, followed.offset
     assert leading is not None
     if not followed.is_counted:
         diverging = find_divergence(log, followed.last_fetched_epoch, offset)
@@ -216,7 +216,7 @@ def _slice(followed: SessionPartition, partition: Partition, reading: FollowerRe
         followed.session.ready[followed] = None  # there was no room for it
         return None
     if followed.sent_offset == followed.offset:
-        partition.check_batch(followed.offset)  # it was sent this batch and fetches it again
+        partition.corruption.check_batch(partition.log, followed.offset)  # it was sent this batch and fetches it again
     followed.sent_offset = followed.offset
     reading.bytes += records.length
     reading.left_bytes -= records.length

@@ -16,7 +16,7 @@ def select_preferred_replica(
     request: Any, offset: int, partition: Partition, context: ConsumerFetchContext
 ) -> int | None:
     """The follower that the consumer should fetch from, if there is a better replica than this one."""
-    leading = partition.leading
+    leading = partition.role.leading
     if leading is None or not may_redirect(request, context):
         return None
     broker = context.broker

@@ -197,7 +197,7 @@ class ReplicaFetchSession:
     def notify_leadership_checks(self) -> None:
         """The follower has fetched again."""
         for followed in list(self.fetch_requested_by):
-            leading = None if followed.partition is None else followed.partition.leading
+            leading = None if followed.partition is None else followed.partition.role.leading
             if leading is None or not leading.leadership_check.fetched(followed):
                 del self.fetch_requested_by[followed]
 

@@ -152,7 +152,7 @@ class ShareFetch:
         if machine is None or offset is None:
             return None
         partition = share.partition
-        self._watched.append(partition)
+        self._watched.append(partition.waiters)
         is_committed = self._config.is_read_committed
         until_offset = partition.last_stable_offset if is_committed else partition.high_watermark
         if offset >= until_offset:

@@ -10,7 +10,8 @@ from moldau.broker.coordinators.host import CoordinatorHost
 from moldau.broker.coordinators.partition_log import PartitionLog
 from moldau.broker.coordinators.shard import CoordinatorShard
 from moldau.broker.groups.record_serde import GroupCoding
-from moldau.broker.partitions.partition import Partition, TransactionEnding
+from moldau.broker.partitions.partition import Partition
+from moldau.broker.partitions.transaction_end import TransactionEnding
 from moldau.broker.runtime import patterns
 from moldau.machines.decision import Decision, respond
 from moldau.machines.groups.deleted_topics import DeletedTopic

@@ -58,8 +58,8 @@ def _delete(topic: str, requested: Requested, context: LogContext, pending: list
     except KafkaError as error:
         return _error_result(requested.partition_index, error)
     result = Result(partition_index=requested.partition_index, low_watermark=partition.log.start_offset)
-    if partition.leading is not None:
-        pending.append((partition.leading.start_wait(offset), result))
+    if partition.role.leading is not None:
+        pending.append((partition.role.leading.start_wait(offset), result))
     return result
 
 

@@ -61,7 +61,7 @@ async def _result(
         ):
             raise UnsupportedVersion(f"Timestamp {requested.timestamp} is not supported in this version.")
         partition = context.broker.partitions.get(topic, requested.partition_index)
-        partition.check_epoch(requested.current_leader_epoch)
+        partition.role.check_epoch(requested.current_leader_epoch)
         end_offset = _end_offset(partition, requested.timestamp, request, context)
         timestamp, offset = await _look_up(partition, requested.timestamp, end_offset, turn)
         if offset == NO_OFFSET and requested.timestamp >= 0 and request.replica_id < 0:
@@ -81,7 +81,7 @@ def _epoch_at(offset: int, partition: Partition) -> int:
     if offset == NO_OFFSET:
         return NO_EPOCH
     log = partition.log
-    return partition.leader_epoch if offset >= log.end_offset else log.epochs.epoch_at(offset)
+    return partition.role.leader_epoch if offset >= log.end_offset else log.epochs.epoch_at(offset)
 
 
 def _end_offset(partition: Partition, timestamp: int, request: ListOffsetsRequest, context: LogContext) -> int:
@@ -95,7 +95,7 @@ def _end_offset(partition: Partition, timestamp: int, request: ListOffsetsReques
 
 def _check_known(partition: Partition, context: LogContext) -> None:
     """A new leader learns its predecessor's high watermark late; until then offsets could go backwards for clients."""
-    if partition.leading is not None and not partition.leading.machine.has_reached_epoch_start:
+    if partition.role.leading is not None and not partition.role.leading.machine.has_reached_epoch_start:
         raise OffsetNotAvailable if context.api_version >= NOT_AVAILABLE_FROM else LeaderNotAvailable
 
 

@@ -32,10 +32,10 @@ def _result(topic: str, requested: Requested, context: LogContext, *, is_visible
         if not is_visible:
             raise TopicAuthorizationFailed(f"Not authorized to describe topic {topic}.")
         partition = context.broker.partitions.get(topic, requested.partition)
-        partition.check_epoch(requested.current_leader_epoch)
+        partition.role.check_epoch(requested.current_leader_epoch)
     except KafkaError as error:
         return Result(partition=requested.partition, error_code=int(error.code))
-    if requested.leader_epoch == partition.leader_epoch:  # the current epoch, even if it has no records yet
+    if requested.leader_epoch == partition.role.leader_epoch:  # the current epoch, even if it has no records yet
         epoch, end_offset = requested.leader_epoch, partition.log.end_offset
     else:
         epoch, end_offset = partition.log.end_offset_for_epoch(requested.leader_epoch)

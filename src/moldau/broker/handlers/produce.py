@@ -183,7 +183,8 @@ async def _wait(pending: list[PendingCommit], request: ProduceRequest, context: 
     """
     acks_all = request.acks == ACKS_ALL
     waits = [
-        partition.commit_wait(offset) if acks_all else partition.sync_wait(offset) for partition, offset, _ in pending
+        partition.waiters.commit_wait(offset) if acks_all else partition.waiters.sync_wait(offset)
+        for partition, offset, _ in pending
     ]
     timer = asyncio.get_running_loop().call_later(max(request.timeout_ms, 0) / 1000, time_out, *waits)
     try:

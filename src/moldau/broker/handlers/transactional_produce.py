@@ -91,9 +91,10 @@ def _unverified_batches(request: ProduceRequest, context: ProduceContext) -> Ite
             continue
         for data in topic.partition_data:
             partition = context.broker.partitions.find(name, data.index)
-            if partition is None or not partition.is_leader or data.records is None or len(data.records) < HEADER_BYTES:
+            records = data.records
+            if partition is None or not partition.role.is_leader or records is None or len(records) < HEADER_BYTES:
                 continue
-            header = read_header(data.records)
+            header = read_header(records)
             if header.is_transactional and header.producer_id >= 0 and _is_first(partition, header):
                 yield _UnverifiedBatch(partition, header)
 

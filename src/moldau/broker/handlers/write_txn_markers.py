@@ -7,7 +7,8 @@ from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.handlers.contexts import TxnContext
 from moldau.broker.internal_topics import INTERNAL, OFFSETS_TOPIC
 from moldau.broker.partitions.commit_outcome import error_of_wait, time_out
-from moldau.broker.partitions.partition import Partition, TransactionEnding
+from moldau.broker.partitions.partition import Partition
+from moldau.broker.partitions.transaction_end import TransactionEnding, end_transaction
 from moldau.broker.runtime.time_slice import TimeSlice
 from moldau.model.errors import (
     CoordinatorLoadInProgress,
@@ -84,11 +85,11 @@ def _end(
     pending: _PendingMarkers,
 ) -> None:
     partition = context.broker.partitions.get(topic, index)
-    if partition.leading is not None:
-        partition.leading.check_enough()
-    end_offset = partition.end_transaction(ending, context.now_ms)
+    if partition.role.leading is not None:
+        partition.role.leading.check_enough()
+    end_offset = end_transaction(partition, ending, context.now_ms)
     if partition.high_watermark < end_offset:
-        pending.commits.append((partition.commit_wait(end_offset), partition, end_offset, result))
+        pending.commits.append((partition.waiters.commit_wait(end_offset), partition, end_offset, result))
 
 
 async def _end_in_group_shard(index: int, ending: TransactionEnding, result: Result, context: TxnContext) -> None:

@@ -74,7 +74,7 @@ def _count_led(broker: ClusterMetricsHost) -> Counter[str]:
     counts: Counter[str] = Counter()
     for partition in broker.partitions.all():
         counts[catalogue.PARTITIONS.name] += 1
-        counts[catalogue.OFFLINE_REPLICAS.name] += not partition.is_open
+        counts[catalogue.OFFLINE_REPLICAS.name] += not partition.role.is_open
         state = broker.image.partition(*partition.name)
         if state is None or state.leader != broker.node_id:
             continue

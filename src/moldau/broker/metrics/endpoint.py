@@ -204,14 +204,14 @@ class MetricsEndpoint:
         )
         for metric, read in reads:
             yield from plain(
-                metric, (((p.name.topic, str(p.name.partition)), read(p)) for p in partitions if p.is_open)
+                metric, (((p.name.topic, str(p.name.partition)), read(p)) for p in partitions if p.role.is_open)
             )
         yield from plain(
             catalogue.PARTITION_END,
             (
                 ((p.name.topic, str(p.name.partition)), p.high_watermark)
                 for p in partitions
-                if p.is_open and p.is_leader  # dashboards sum over brokers: report each partition once
+                if p.role.is_open and p.role.is_leader  # dashboards sum over brokers: report each partition once
             ),
         )
 

@@ -31,8 +31,8 @@ def error_after_wait(
     if isinstance(failure, KafkaError):
         return failure
     try:
-        if acks_all and partition.leading is not None:
-            partition.leading.check_enough_after_append()
+        if acks_all and partition.role.leading is not None:
+            partition.role.leading.check_enough_after_append()
     except KafkaError as error:
         return error
     return None

@@ -62,7 +62,7 @@ class FollowerRole:
     @property
     def is_current(self) -> bool:
         """Whether the partition still follows in this epoch."""
-        return self.partition.following is self
+        return self.partition.role.following is self
 
     @property
     def can_be_fetched(self) -> bool:
@@ -110,7 +110,7 @@ class FollowerRole:
             first = read_header(records)
             if first.base_offset < log.end_offset <= first.last_offset:
                 log.truncate_fully_and_start_at(first.base_offset)
-                self.partition.offsets_changed()
+                self.partition.waiters.offsets_changed()
 
     def replay_for(self, truncate: Truncation) -> ProducerReplay | None:
         """Prepare a truncation: the producer state to rebuild, if any, so that the truncation itself is quick."""
@@ -128,7 +128,7 @@ class FollowerRole:
             log.truncate_to(truncate.end_offset, replay)
         self._uncommitted.truncate(log.end_offset)
         self.partition.high_watermark = self.machine.high_watermark
-        self.partition.offsets_changed()
+        self.partition.waiters.offsets_changed()
 
     def synced(self) -> None:
         """More of the log is flushed."""

@@ -27,6 +27,7 @@ from moldau.model.errors import (
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
     NotLeaderOrFollower,
+    OutOfOrderSequence,
     UnknownLeaderEpoch,
 )
 from moldau.model.ports import Clock
@@ -77,6 +78,23 @@ class LeaderRole:
         if self._last_rejection is not None and now_ms - self._rejected_ms < IN_FLIGHT_MS:
             return type(self._last_rejection)(f"{name}: an earlier batch was rejected: {self._last_rejection.message}")
         return None
+
+    def sequence_error(self, gap: OutOfOrderSequence) -> KafkaError:
+        """The error for a sequence gap. Producers pipeline batches: if the first was rejected (not the leader, ISR too
+        small, disk full), those behind it must be rejected with the same error even if they could be appended by then.
+        librdkafka reacts to a gap with a new epoch and would duplicate what it has sent.
+        """
+        recent_rejection = self.recent_rejection
+        return gap if recent_rejection is None else recent_rejection
+
+    def check_first_sequence(self, producer_id: int) -> None:
+        """The same for a producer that is unknown here while its first batch does not start at sequence 0: if that
+        batch were appended, the one before it would be rejected forever."""
+        if producer_id in self.partition.log.producers.by_id:
+            return
+        recent_rejection = self.recent_rejection
+        if recent_rejection is not None:
+            raise recent_rejection
 
     def record_rejection(self, error: KafkaError) -> KafkaError:
         """Remember that a batch was rejected with a retriable error: others behind it may be in flight."""
@@ -165,7 +183,7 @@ class LeaderRole:
     def end(self) -> None:
         """Another broker leads, or the next epoch has begun."""
         self.leadership_check.end()
-        self._start_waits.fail(NotLeaderOrFollower(f"This broker is no longer the leader of {self.partition.name}."))
+        self._start_waits.fail(self.partition.role.not_leader_error())
 
     def check_enough(self) -> None:
         """Reject a write with acks=all when the ISR is smaller than `min.insync.replicas`."""
@@ -207,7 +225,7 @@ class LeaderRole:
 
     def _done(self, proposal: ProposeIsr | None) -> None:
         """The response to an ISR proposal of an earlier epoch is ignored."""
-        if self.partition.leading is not self:
+        if self.partition.role.leading is not self:
             return
         if proposal is not None:
             self._propose(self, proposal)

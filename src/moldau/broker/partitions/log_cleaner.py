@@ -83,11 +83,11 @@ class LogCleaner:
         try:
             result = await self._executor.work_on_files(compact, job)
             await self._partitions.checkpoint_recovery_points()
-            if not partition.is_open:
+            if not partition.role.is_open:
                 return ReplacedFiles([], 0)  # the topic was deleted meanwhile
             return await self._put_into_effect(partition, result)
         except (OSError, SyncFailed) as error:  # segments that could not be flushed are not part of the log yet
-            if partition.is_open:
+            if partition.role.is_open:
                 self._rest(partition, str(error))
             return ReplacedFiles([], 0)
         except KafkaError as error:
@@ -109,8 +109,8 @@ class LogCleaner:
         """Its records cannot be read: keep them and continue with the other logs."""
         logger.error("%s: compaction failed, skipping it until the next start: %s", partition.name, error)
         self._uncleanable.add(partition)
-        if isinstance(error, CorruptBatch) and error.offset != NO_OFFSET and partition.is_open:
-            partition.mark_damaged(unreadable_from(error.offset, error))
+        if isinstance(error, CorruptBatch) and error.offset != NO_OFFSET and partition.role.is_open:
+            partition.corruption.mark(unreadable_from(error.offset, error))
 
     def _rest(self, partition: Partition, reason: str) -> None:
         logger.warning("%s: compaction postponed: %s", partition.name, reason)
@@ -119,11 +119,13 @@ class LogCleaner:
     def _dirtiest(self) -> tuple[Partition, CompactionJob] | None:
         now_ms, monotonic_ms = self._clock.wall_ms(), self._clock.monotonic_ms()
         self._unverified = {}
-        self._uncleanable = {partition for partition in self._uncleanable if partition.is_open}
-        self._resting = {each: until for each, until in self._resting.items() if each.is_open and until > monotonic_ms}
+        self._uncleanable = {partition for partition in self._uncleanable if partition.role.is_open}
+        self._resting = {
+            each: until for each, until in self._resting.items() if each.role.is_open and until > monotonic_ms
+        }
         chosen: tuple[Partition, CompactionJob] | None = None
         for partition in self._partitions.all():
-            is_compacted = partition.log.settings.is_compacted and partition.is_open
+            is_compacted = partition.log.settings.is_compacted and partition.role.is_open
             if is_compacted and partition not in self._uncleanable and partition not in self._resting:
                 job = self._job(partition, now_ms)
                 if job is not None and (chosen is None or job.dirty_ratio > chosen[1].dirty_ratio):
@@ -180,7 +182,7 @@ class LogCleaner:
         )
 
     def _cleaned_offsets(self) -> dict[TopicPartition, int]:
-        self._cleaned = {each: cleaned for each, cleaned in self._cleaned.items() if each.is_open}
+        self._cleaned = {each: cleaned for each, cleaned in self._cleaned.items() if each.role.is_open}
         return {each.name: cleaned.offset for each, cleaned in self._cleaned.items()}
 
 

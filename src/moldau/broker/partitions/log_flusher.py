@@ -62,7 +62,7 @@ class LogFlusher:
 
     async def _run(self, partition: Partition) -> None:
         try:
-            while partition in self._wanted and partition.is_open:
+            while partition in self._wanted and partition.role.is_open:
                 self._wanted.discard(partition)
                 await self._sync(partition)
         except StorageFailed as error:

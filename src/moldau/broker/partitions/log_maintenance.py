@@ -100,7 +100,7 @@ class LogMaintenance:
                 self._limited_logger.write("retention", f"{partition.name}: retention failed, will retry: {error}")
                 continue
             if removed:
-                partition.offsets_changed()
+                partition.waiters.offsets_changed()
                 logger.info("%s: deleted %d files of old segments", partition.name, len(removed))
                 if is_urgent or self._needs_space():
                     await self._delete(removed)
@@ -165,5 +165,5 @@ class LogMaintenance:
         for index, partition in enumerate(self._partitions.all()):
             if index % SLICE_PARTITIONS == SLICE_PARTITIONS - 1:
                 await asyncio.sleep(0)
-            if partition.is_open:
+            if partition.role.is_open:
                 yield partition

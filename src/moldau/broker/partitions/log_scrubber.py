@@ -129,7 +129,7 @@ class LogScrubber:
     def _sizes(self) -> Iterator[tuple[SegmentKey, int]]:
         for partition in self._partitions.all():
             name = partition.name
-            for base_offset, size in partition.log.closed_sizes() if partition.is_open else ():
+            for base_offset, size in partition.log.closed_sizes() if partition.role.is_open else ():
                 yield SegmentKey(name.topic, name.partition, base_offset), size
 
     def _next_segment(self) -> tuple[Partition, Segment] | None:
@@ -137,7 +137,7 @@ class LogScrubber:
         topic, index, base_offset = self._schedule.cursor
         for name in sorted(each.name for each in self._partitions.all() if each.name >= (topic, index)):
             partition = self._partitions.find(*name)
-            if partition is None or not partition.is_open:
+            if partition is None or not partition.role.is_open:
                 continue
             segment = partition.log.segment_after(base_offset if name == (topic, index) else FIRST.base_offset)
             if segment is not None and (not segment.is_active or segment.verification.trusted_from):
@@ -164,7 +164,7 @@ class LogScrubber:
 
     async def _put_into_effect(self, partition: Partition, segment: Segment, result: ScrubResult) -> None:
         known = len(segment.verification.corrupt)
-        partition.mark_segment_damaged(segment, result.verifier.corrupt)
+        partition.corruption.mark_segment(segment, result.verifier.corrupt)
         self.corrupt_ranges += len(segment.verification.corrupt) - known
         if result.has_invalid_index and not segment.is_active:
             await self._restore_indexes(partition, segment)
@@ -174,7 +174,7 @@ class LogScrubber:
         if verifier is None:
             return
         indexes = await self._executor.work_on_files(compute_indexes, ScrubJob(partition.log.folder, verifier))
-        if partition.is_open and partition.log.restore_indexes(segment, indexes):
+        if partition.role.is_open and partition.log.restore_indexes(segment, indexes):
             self.restored_indexes += 1
             logger.warning("%s: restored the indexes of segment %d", partition.name, segment.base_offset)
 
@@ -194,7 +194,7 @@ class LogScrubber:
         log = partition.log
         for _ in range(ATTEMPTS_MAX):
             verifier, layout = log.verifier(segment), log.layout_version
-            if verifier is None or not partition.is_open:
+            if verifier is None or not partition.role.is_open:
                 return
             job = ScrubJob(log.folder, verifier, WHOLE)
             result = await self._executor.work_on_files(verify_slice, job, is_urgent=True)
@@ -233,7 +233,7 @@ class LogScrubber:
         log = partition.log
         try:
             for _ in range(ATTEMPTS_MAX):
-                if not partition.is_open:
+                if not partition.role.is_open:
                     return
                 partition.write_buffered()
                 replay, layout = log.transaction_replay(segment), log.layout_version

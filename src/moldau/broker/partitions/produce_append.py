@@ -18,8 +18,8 @@ def append_produced(
     batch, header = accepted
     if header[ATTRIBUTES_FIELD] & TRANSACTIONAL and not has_transactional_id:
         raise TransactionalIdAuthorizationFailed("A transactional batch requires a transactional id in the request.")
-    if acks_all and partition.leading is not None:
-        partition.leading.check_enough()
+    if acks_all and partition.role.leading is not None:
+        partition.role.leading.check_enough()
     appended = partition.append(batch, header, now_ms)
     partition.traffic.produces += 1
     return appended

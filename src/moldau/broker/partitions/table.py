@@ -115,14 +115,14 @@ class Partitions:
     def get(self, topic: str, index: int, topic_id: bytes = NO_TOPIC_ID) -> Partition:
         """The partition, if this broker leads it; with a topic id, only of that very topic."""
         partition = self._partitions.get((topic, index))
-        if partition is None or not partition.is_leader:
+        if partition is None or not partition.role.is_leader:
             raise self._lookup_error(topic, index)
         return _check_topic_id(partition, topic_id)
 
     def get_replica(self, topic: str, index: int, topic_id: bytes = NO_TOPIC_ID) -> Partition:
         """The partition, if this broker has a replica and there is a leader."""
         partition = self._partitions.get((topic, index))
-        if partition is None or not (partition.is_leader or partition.is_followed):
+        if partition is None or not (partition.role.is_leader or partition.role.is_followed):
             raise self._lookup_error(topic, index)
         return _check_topic_id(partition, topic_id)
 
@@ -180,7 +180,7 @@ class Partitions:
         for partition in waiting:
             self._unsynced.pop(partition, None)
             state = self._image.partition(*partition.name)
-            if partition.is_open and state is not None and self._partitions.get(partition.name) is partition:
+            if partition.role.is_open and state is not None and self._partitions.get(partition.name) is partition:
                 self._roles.assign_role(partition, state)
 
     def _change_roles(self, image: MetadataImage, delta: MetadataDelta) -> None:
@@ -210,8 +210,8 @@ class Partitions:
                 await self._remove(known)
         elif known is None and self._may_open(TopicPartition(topic.name, index), state, settings):
             self._open(topic, index, state, settings)
-        elif known is not None and known.is_abandoned and known.damage is not None:
-            await self._close_damaged(known, known.damage)
+        elif known is not None and known.corruption.is_abandoned and known.corruption.first is not None:
+            await self._close_damaged(known, known.corruption.first)
             self._open(topic, index, state, settings)
 
     async def _make_way(self, topic: TopicImage, indexes: Iterable[int]) -> None:
@@ -285,7 +285,7 @@ class Partitions:
             logger.warning("%s was corrupt and continues at offset %d; leader: %d", name, log.end_offset, state.leader)
             self._roles.replica_truncated(partition)
         if len(state.replicas) == 1 and partition.durable_offset < log.end_offset:
-            partition.is_leader = False
+            partition.role.is_leader = False
             self._unsynced[partition] = None
         else:
             self._roles.assign_role(partition, state)

@@ -77,7 +77,7 @@ class IsrChanges:
         taken: list[Change] = []
         for key in list(self._waiting)[:PARTITIONS_PER_REQUEST_MAX]:
             leading, proposal = self._waiting.pop(key)
-            if leading.partition.leading is leading and leading.machine.proposal is proposal:
+            if leading.partition.role.leading is leading and leading.machine.proposal is proposal:
                 taken.append((leading, proposal))
         return taken
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from moldau.broker.cluster.peers import Peers
@@ -110,8 +111,8 @@ class Replicas:
 
     def assign_role(self, partition: Partition, state: PartitionImage) -> None:
         """Take the leader or follower role according to the image."""
-        partition.on_damage = self._found_damage
-        if partition.damage is not None and len(state.replicas) > 1 and self._node_id in state.trusted:
+        partition.corruption.on_found = partial(self._corruption_found, partition)
+        if partition.corruption.first is not None and len(state.replicas) > 1 and self._node_id in state.trusted:
             self.replica_lost(partition.topic_id, partition.name.partition)
         if state.leader == self._node_id and len(state.replicas) == 1:
             self._stop(partition)
@@ -133,7 +134,7 @@ class Replicas:
         return self._self is not None and partition.log.epochs.latest <= state.leader_epoch
 
     def _lead(self, partition: Partition, state: PartitionImage) -> None:
-        leading = partition.leading
+        leading = partition.role.leading
         if leading is not None and leading.machine.leader_epoch == state.leader_epoch:
             leading.image_changed(state)
             return
@@ -164,7 +165,7 @@ class Replicas:
     def _follow(self, partition: Partition, state: PartitionImage) -> None:
         leader = NO_NODE if state.leader == self._node_id else state.leader
         is_in_sync = self._node_id in state.isr
-        following = partition.following
+        following = partition.role.following
         if following is not None and (following.machine.leader, following.machine.leader_epoch) == (
             leader,
             state.leader_epoch,
@@ -172,9 +173,9 @@ class Replicas:
             following.is_in_sync = is_in_sync
             return
         self._stop(partition)
-        if partition.damage is not None and self._can_spare(state):
+        if partition.corruption.first is not None and self._can_spare(state):
             # We have not fetched in this epoch yet: the length of this replica is unknown.
-            partition.is_abandoned = True
+            partition.corruption.is_abandoned = True
             leader = NO_NODE
         log = partition.log
         log.truncate_to(log.end_offset)  # drops an epoch in which we led without records
@@ -193,14 +194,14 @@ class Replicas:
 
     def _stop(self, partition: Partition) -> None:
         self._led.pop(partition, None)
-        if partition.following is not None:
-            self.fetchers.remove(partition.following)
+        if partition.role.following is not None:
+            self.fetchers.remove(partition.role.following)
 
     def brokers_changed(self) -> None:
         """Brokers were registered, removed or changed: followers may join the ISR, or need not be waited for."""
         for partition in list(self._led):
-            if partition.leading is not None:
-                partition.leading.ticked()
+            if partition.role.leading is not None:
+                partition.role.leading.ticked()
         self.fetchers.wake()
 
     @property
@@ -212,10 +213,10 @@ class Replicas:
         is_led = state.leader not in (NO_NODE, self._node_id)
         return self.has_own_registration and is_led and self._node_id not in state.trusted
 
-    def _found_damage(self, partition: Partition, found: CorruptRange) -> None:
-        if found is partition.damage:  # the first one of the partition
+    def _corruption_found(self, partition: Partition, found: CorruptRange) -> None:
+        if found is partition.corruption.first:  # the first one of the partition
             logger.error("%s: corrupt range is not served: %s", partition.name, found)
-            if not partition.leads_alone:
+            if not partition.role.leads_alone:
                 self.replica_lost(partition.topic_id, partition.name.partition)
         if not found.end_position:  # a reader found it, and does not know where it ends
             self._verify_segment_of(partition, found.offset)
@@ -232,15 +233,15 @@ class Replicas:
         self._lost_replicas.remove(topic_id, index)
 
     def settings_changed(self, partition: Partition) -> None:
-        if partition.leading is not None:
-            partition.leading.settings_changed()
+        if partition.role.leading is not None:
+            partition.role.leading.settings_changed()
 
     # Lifecycle
 
     @property
     def led(self) -> list[LeaderRole]:
         """The partitions that this node leads with followers."""
-        return [each.leading for each in self._led if each.leading is not None]
+        return [each.role.leading for each in self._led if each.role.leading is not None]
 
     def start(self) -> None:
         self._tick_task = asyncio.get_running_loop().create_task(self._tick())
@@ -250,8 +251,8 @@ class Replicas:
             lag_ms = self._settings().replica_lag_time_max_ms
             await asyncio.sleep(max(min(lag_ms / TICKS_PER_LAG, TICK_MS_MAX), TICK_MS_MIN) / 1000)
             for index, partition in enumerate(list(self._led)):
-                if partition.leading is not None:
-                    partition.leading.ticked()
+                if partition.role.leading is not None:
+                    partition.role.leading.ticked()
                 if index % SLICE_PARTITIONS == SLICE_PARTITIONS - 1:
                     await asyncio.sleep(0)
             self.fetchers.sweep()

@@ -59,12 +59,12 @@ class TruncationSync:
             self._task = None
 
     async def _bring_to_disk(self, truncated: list[Partition]) -> None:
-        await asyncio.gather(*(self._flusher.sync_now(each) for each in truncated if each.is_open))
-        if any(each.is_open and each.log.has_unsynced_truncation for each in truncated):
+        await asyncio.gather(*(self._flusher.sync_now(each) for each in truncated if each.role.is_open))
+        if any(each.role.is_open and each.log.has_unsynced_truncation for each in truncated):
             raise OSError("a flush failed")
         await self._checkpoint()
 
     def _release(self, partition: Partition) -> None:
         partition.has_unflushed_truncation = False
-        if partition.following is not None:
-            partition.following.on_ready()
+        if partition.role.following is not None:
+            partition.role.following.on_ready()

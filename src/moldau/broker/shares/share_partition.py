@@ -72,7 +72,7 @@ class SharePartition:
         """`on_idle` is called when the share partition can be unloaded."""
         self.key = key
         self.partition = partition
-        self.leader_epoch = partition.leader_epoch
+        self.leader_epoch = partition.role.leader_epoch
         self.watchers: dict[FetchWatcher, None] = {}
         self.members: set[str] = set()  # with a session that includes the partition
         self._config = config
@@ -94,9 +94,9 @@ class SharePartition:
         partition = self.partition
         return (
             self._phase is not _Phase.CLOSED
-            and partition.is_open
-            and partition.is_leader
-            and partition.leader_epoch == self.leader_epoch
+            and partition.role.is_open
+            and partition.role.is_leader
+            and partition.role.leader_epoch == self.leader_epoch
         )
 
     @property
@@ -161,7 +161,7 @@ class SharePartition:
         except KafkaError as error:
             self._failed(error)
             return
-        leading = self.partition.leading
+        leading = self.partition.role.leading
         if leading is not None and not leading.machine.has_reached_epoch_start:
             self._retry.set(RETRY_MS)  # its predecessor's high watermark may be higher
             return

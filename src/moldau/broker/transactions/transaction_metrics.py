@@ -44,5 +44,5 @@ async def _open_in(shard: TransactionShard) -> Open:
 def stable_lags(partitions: Partitions) -> Iterator[StableLag]:
     """Yield the lag of each partition that this broker leads: records that read_committed cannot see yet."""
     for partition in partitions.all():
-        if partition.is_open and partition.is_leader:
+        if partition.role.is_open and partition.role.is_leader:
             yield StableLag(*partition.name, partition.high_watermark - partition.last_stable_offset)

@@ -65,14 +65,14 @@ def copies_of(node: Node) -> Iterator[tuple[TopicPartition, TopicId]]:
 def stable_offsets_of(node: Node, topic: str) -> Iterator[tuple[Replica, int]]:
     """Yield the partitions of a topic that this node leads, with their last stable offsets."""
     for partition in node.broker.partitions.all():
-        if partition.is_leader and partition.name.topic == topic:
+        if partition.role.is_leader and partition.name.topic == topic:
             yield _replica(partition), partition.last_stable_offset
 
 
 def led_by(node: Node, topics: tuple[str, ...]) -> Iterator[Replica]:
     """Yield the partitions of the topics that this node leads."""
     for partition in node.broker.partitions.all():
-        if partition.is_leader and partition.name.topic in topics:
+        if partition.role.is_leader and partition.name.topic in topics:
             yield _replica(partition)
 
 
@@ -111,17 +111,17 @@ def pending_joiner_of(node: Node) -> int | None:
 
 def _leaders(node: Node) -> Iterator[LeaderMachine]:
     for partition in node.broker.partitions.all():
-        if partition.leading is not None:
-            yield partition.leading.machine
+        if partition.role.leading is not None:
+            yield partition.role.leading.machine
 
 
 def _replica(partition: Partition) -> Replica:
-    leading = partition.leading
+    leading = partition.role.leading
     proposal = leading.machine.proposal if leading is not None else None
     return Replica(
         partition.name,
-        partition.leader_epoch,
-        partition.is_leader,
+        partition.role.leader_epoch,
+        partition.role.is_leader,
         partition.high_watermark,
         partition.log.end_offset,
         leading.machine.isr if leading is not None else (),
