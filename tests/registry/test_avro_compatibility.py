@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from served_registry import record
 
-from moldau.registry.errors import InvalidSchema
-from moldau.registry.schemas import avro
+from moldau.schemas import avro
+from moldau.schemas.types import InvalidSchema
 
 ENUM = '{"type":"enum","name":"E","symbols":["A","B"]}'
 MORE = '{"type":"enum","name":"E","symbols":["A","B","C"]}'

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator
 
-from moldau.registry.errors import InvalidSchema
-from moldau.registry.schemas import json_schema
+from moldau.schemas import json_schema
+from moldau.schemas.types import InvalidSchema
 
 
 def opened(**properties: Any) -> dict[str, Any]:

@@ -3,9 +3,9 @@
 import pytest
 from google.protobuf import descriptor_pb2
 
-from moldau.registry.errors import InvalidSchema
-from moldau.registry.schemas import protobuf
-from moldau.registry.schemas.protobuf import ProtobufSchema
+from moldau.schemas import protobuf
+from moldau.schemas.protobuf import ProtobufSchema
+from moldau.schemas.types import InvalidSchema
 
 HEAD = 'syntax = "proto3"; package shop; '
 OTHER = """

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from moldau.registry.model import AVRO, Compatibility, Mode, Reference, Schema
+from moldau.registry.model import Compatibility, Mode, Reference, Schema
 from moldau.registry.records import (
     InvalidRecord,
     SchemaVersion,
@@ -16,6 +16,7 @@ from moldau.registry.records import (
     schema_tombstone,
 )
 from moldau.registry.state import RegistryState
+from moldau.schemas.types import AVRO
 
 # As Confluent's registry writes them.
 CONFLUENT = [

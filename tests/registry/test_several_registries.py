@@ -14,9 +14,10 @@ from test_registry_state import CONFLUENT
 from moldau.cli.cluster_client import connect_async
 from moldau.client.async_client import AsyncClient
 from moldau.client.types import FetchResult
-from moldau.registry.model import AVRO, Schema
+from moldau.registry.model import Schema
 from moldau.registry.registry import Registry
 from moldau.registry.schema_log import SchemaLog
+from moldau.schemas.types import AVRO
 from moldau.testing import Broker
 
 SCHEMAS = 40

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from house.source import Finding, Source
 
 # Code that may use them directly: the real ports, the simulated ones, command-line programs, the HTTP interfaces (a
-# process of their own), the Python API (in programs of users), and Spark's processes, which have no ports; but not the
-# codec and the options of the Spark data source.
+# process of their own) with their schemas, the Python API (in programs of users), and Spark's processes, which have no
+# ports; but not the codec and the options of the Spark data source.
 EXEMPT_PACKAGES = (
     "api/",
     "node/ports/",
@@ -16,6 +16,7 @@ EXEMPT_PACKAGES = (
     "console/",
     "pipelines/",
     "registry/",
+    "schemas/",
     "web/",
     "__main__.py",
     "pyspark_moldau/source/",

@@ -10,7 +10,6 @@ from moldau.registry.access import Access
 from moldau.registry.errors import RegistryError
 from moldau.registry.model import (
     ALL_CONTEXTS,
-    AVRO,
     DEFAULT_CONTEXT,
     Compatibility,
     Mode,
@@ -21,8 +20,9 @@ from moldau.registry.model import (
 )
 from moldau.registry.records import compact_json, config_record, mode_record
 from moldau.registry.registry import LATEST, VERSION_MAX, Found, Registry
-from moldau.registry.schemas.parser import TYPES
-from moldau.registry.schemas.protobuf import ProtobufSchema
+from moldau.registry.schema_parser import TYPES
+from moldau.schemas.protobuf import ProtobufSchema
+from moldau.schemas.types import AVRO
 
 SCHEMAS_LISTED_MAX: Final = 1_000
 REFERENCES_MAX: Final = 200

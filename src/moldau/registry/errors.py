@@ -38,10 +38,6 @@ class RegistryError(Exception):
         return self.code if self.code < 1_000 else self.code // 100
 
 
-class InvalidSchema(Exception):
-    """A schema that its type does not accept; the message says why."""
-
-
 def unauthorized(reason: str) -> RegistryError:
     return RegistryError(UNAUTHORIZED, f"Unauthorized: {reason}")
 

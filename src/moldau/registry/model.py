@@ -10,13 +10,11 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from moldau.registry.errors import INVALID_SUBJECT, RegistryError
+from moldau.schemas.types import AVRO
 
 DEFAULT_CONTEXT: Final = "."
 ALL_CONTEXTS: Final = ":*:"
 NAME_CHARS_MAX: Final = 512
-AVRO: Final = "AVRO"
-JSON: Final = "JSON"
-PROTOBUF: Final = "PROTOBUF"
 
 
 class Compatibility(StrEnum):

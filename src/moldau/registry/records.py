@@ -14,7 +14,8 @@ Keys and values are JSON. The key names the type of a record:
 import json
 from typing import Any, Final, NamedTuple
 
-from moldau.registry.model import AVRO, Compatibility, Mode, Reference, Schema
+from moldau.registry.model import Compatibility, Mode, Reference, Schema
+from moldau.schemas.types import AVRO
 
 SCHEMA: Final = "SCHEMA"
 CONFIG: Final = "CONFIG"

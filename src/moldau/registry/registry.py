@@ -15,9 +15,9 @@ from moldau.registry.records import (
     schema_tombstone,
 )
 from moldau.registry.schema_log import SchemaLog
-from moldau.registry.schemas.parser import SchemaParser
-from moldau.registry.schemas.types import ParsedSchema
+from moldau.registry.schema_parser import SchemaParser
 from moldau.registry.state import RegistryState, reference_subject
+from moldau.schemas.types import ParsedSchema
 
 LATEST: Final = -1
 DEPENDENCIES_MAX: Final = 1_000

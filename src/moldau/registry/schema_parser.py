@@ -5,10 +5,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-from moldau.registry.errors import INVALID_SCHEMA, InvalidSchema, RegistryError, invalid_schema
-from moldau.registry.model import AVRO, JSON, PROTOBUF
-from moldau.registry.schemas import avro, json_schema, protobuf
-from moldau.registry.schemas.types import Dependencies, ParsedSchema
+from moldau.registry.errors import INVALID_SCHEMA, RegistryError, invalid_schema
+from moldau.schemas import avro, json_schema, protobuf
+from moldau.schemas.types import AVRO, JSON, PROTOBUF, Dependencies, InvalidSchema, ParsedSchema
 
 TYPES: Final[dict[str, Callable[[str, Dependencies], ParsedSchema]]] = {
     JSON: json_schema.parse,

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import re2
 
-from moldau.registry.errors import InvalidSchema
+from moldau.schemas.types import InvalidSchema
 
 REFERENCES_MAX: Final = 100  # from one reference to the next
 TYPE_KEYWORDS: Final[Mapping[str, frozenset[str]]] = {

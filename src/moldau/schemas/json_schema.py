@@ -11,10 +11,9 @@ from referencing import Registry, Resource
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT7
 
-from moldau.registry.errors import InvalidSchema
-from moldau.registry.schemas.json_difference import Comparison
-from moldau.registry.schemas.json_forms import Located
-from moldau.registry.schemas.types import Dependencies
+from moldau.schemas.json_difference import Comparison
+from moldau.schemas.json_forms import Located
+from moldau.schemas.types import Dependencies, InvalidSchema
 
 BASE_URI: Final = ""
 # Keywords whose values are data: what looks like a reference there is none.
@@ -27,7 +26,7 @@ class JsonSchema:
     def __init__(self, source: Any, dependencies: Dependencies) -> None:
         if not isinstance(source, dict | bool):
             raise InvalidSchema("a JSON schema is an object, true or false")
-        self._source = source
+        self.source = source
         try:
             validator_for(source, default=Draft7Validator).check_schema(source)
             resources = [(BASE_URI, _resource(source))]
@@ -36,6 +35,7 @@ class JsonSchema:
             root = source.get("$id", BASE_URI) if isinstance(source, dict) else BASE_URI
             if root:
                 registry = registry.with_resource(root, _resource(source))
+            self.registry = registry
             self.root = Located(source, registry.resolver(root))
             for reference, resolver in _references(source, self.root.resolver):
                 resolver.lookup(reference)
@@ -52,7 +52,7 @@ class JsonSchema:
     @property
     def normalized(self) -> str:
         """With the keys of objects in order."""
-        return json.dumps(self._source, separators=(",", ":"), ensure_ascii=False, sort_keys=True)
+        return json.dumps(self.source, separators=(",", ":"), ensure_ascii=False, sort_keys=True)
 
     def incompatibilities(self, earlier: Any) -> list[str]:
         if not isinstance(earlier, JsonSchema):

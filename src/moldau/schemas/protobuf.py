@@ -16,10 +16,9 @@ from typing import Any, Final
 from google.protobuf import descriptor_pb2
 from google.protobuf.message import DecodeError
 
-from moldau.registry.errors import InvalidSchema
-from moldau.registry.schemas.proto_difference import Comparison, File
-from moldau.registry.schemas.proto_text import NotPrintable, print_file
-from moldau.registry.schemas.types import Dependencies
+from moldau.schemas.proto_difference import Comparison, File
+from moldau.schemas.proto_text import NotPrintable, print_file
+from moldau.schemas.types import Dependencies, InvalidSchema
 
 MAIN: Final = "default.proto"
 COMPILE_S_MAX: Final = 20.0

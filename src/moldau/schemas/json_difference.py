@@ -9,8 +9,7 @@ is open.
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from moldau.registry.errors import InvalidSchema
-from moldau.registry.schemas.json_forms import (
+from moldau.schemas.json_forms import (
     Form,
     Located,
     all_items,
@@ -24,6 +23,7 @@ from moldau.registry.schemas.json_forms import (
     rest_of_items,
     schema_of_undeclared,
 )
+from moldau.schemas.types import InvalidSchema
 
 STEPS_MAX: Final = 20_000  # comparisons of subschemas; combinations within combinations multiply them
 

@@ -8,8 +8,7 @@ from typing import Any, Final, NamedTuple
 import fastavro
 from fastavro.schema import SchemaParseException, UnknownType
 
-from moldau.registry.errors import InvalidSchema
-from moldau.registry.schemas.types import Dependencies
+from moldau.schemas.types import Dependencies, InvalidSchema
 
 PRIMITIVES: Final = frozenset("null boolean int long float double bytes string".split())
 # What a reader's type accepts besides itself.

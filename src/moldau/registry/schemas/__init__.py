@@ -1,1 +1,0 @@
-"""Avro, JSON Schema and Protobuf: parsing, one canonical form, and compatibility."""

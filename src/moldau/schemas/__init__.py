@@ -1,0 +1,1 @@
+"""Avro, JSON Schema and Protobuf: parsing, compatibility, and values in the wire format of schema registries."""
