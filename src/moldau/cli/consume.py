@@ -9,6 +9,7 @@ from moldau.cli.completion import complete_topics
 from moldau.cli.errors import usage_error
 from moldau.cli.interrupts import run_async
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, in_utf8
+from moldau.cli.schema_values import Form, KeyForm, RegistryUrl, ValueForm
 from moldau.cli.standard_streams import stop_on_broken_pipe, write_out
 
 if TYPE_CHECKING:
@@ -47,6 +48,9 @@ def consume(
         str | None,
         typer.Option("--group", "-g", help="Join this consumer group and commit offsets."),
     ] = None,
+    key_form: KeyForm = Form.BYTES,
+    value_form: ValueForm = Form.BYTES,
+    registry: RegistryUrl = None,
     read_committed: Annotated[
         bool, typer.Option("--read-committed", help="Skip records of open and aborted transactions.")
     ] = False,
@@ -55,12 +59,12 @@ def consume(
     """Read a topic and print its records. Runs until it is stopped, unless --until or --count is given."""
     from moldau.cli.group_consumer import consume_in_group
     from moldau.cli.positions import parse_position
-    from moldau.cli.record_format import compile_template
+    from moldau.cli.schema_values import formatter_of
     from moldau.client.types import Isolation
 
     begin = parse_position(start, "--from")
     finish = None if until is None else parse_position(until, "--until")
-    formatter = compile_template("json" if json else template)
+    formatter = formatter_of("json" if json else template, registry, {"key": key_form, "value": value_form})
     if group is not None:
         if not group:
             raise usage_error("--group is empty")
@@ -118,7 +122,11 @@ async def _print(reader: "PartitionReader", count: int | None, formatter: "Forma
     async with aclosing(reader.chunks()) as chunks, stop_on_broken_pipe():
         async for place, records in chunks:
             shown = records if left is None else records[:left]
-            write_out(b"".join([formatter(place.topic, place.partition, record) for record in shown]))
+            lines: list[bytes] = []
+            try:
+                lines.extend(formatter(place.topic, place.partition, record) for record in shown)
+            finally:  # also those before a record that cannot be decoded
+                write_out(b"".join(lines))
             if left is not None:
                 left -= len(shown)
                 if left <= 0:

@@ -13,6 +13,18 @@ from moldau.cli.errors import CommandError, usage_error
 from moldau.cli.interrupts import run_async
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json, pairs
 from moldau.cli.output import note, show_json
+from moldau.cli.schema_values import (
+    LATEST,
+    Form,
+    KeyForm,
+    KeySchemaChoice,
+    MessageName,
+    RegistryUrl,
+    SchemaChoice,
+    ValueEncoder,
+    ValueForm,
+    encoders_of,
+)
 
 if TYPE_CHECKING:
     from moldau.cli.batch_sender import RateLimit, Sender
@@ -69,6 +81,12 @@ def produce(
     * 1024,
     idempotent: Annotated[bool, typer.Option(help="Retries neither duplicate nor reorder records.")] = True,
     empty_as_null: Annotated[bool, typer.Option("--null", help="Write a tombstone (null) for an empty value.")] = False,
+    key_form: KeyForm = Form.BYTES,
+    value_form: ValueForm = Form.BYTES,
+    key_schema: KeySchemaChoice = LATEST,
+    value_schema: SchemaChoice = LATEST,
+    value_message: MessageName = None,
+    registry: RegistryUrl = None,
     bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
     json: Json = False,
 ) -> None:
@@ -76,12 +94,16 @@ def produce(
 
     Records with a key go to hash(key) % partitions, as with Kafka's own producers; records without a key fill one batch
     after the other. A batch is sent when it is full or when the input pauses.
+
+    With --value-format, each value is JSON, and its schema that of the subject TOPIC-value in the registry.
     """
     if not files and sys.stdin.isatty():
         note("type one record per line, Ctrl-D to finish")
     options = _Options(
         topic, files or [], key_separator, header, form, partition, acks, rate, empty_as_null, allow_missing_key
     )
+    forms, schemas = {"key": key_form, "value": value_form}, {"key": key_schema, "value": value_schema}
+    options.encoders = encoders_of(topic, registry, forms, schemas, value_message)
     run_async(_produce(bootstrap_servers, options, compression, batch_bytes, idempotent, json))
 
 
@@ -113,6 +135,7 @@ class _Options:
         self.rate = rate
         self.empty_as_null = empty_as_null
         self.allow_missing_key = allow_missing_key
+        self.encoders: dict[str, ValueEncoder] = {}
 
     def record(self, line: bytes, now_ms: int) -> tuple[int | None, Any]:
         """Return the partition chosen by the user or the record (None: any), and the record."""
@@ -129,13 +152,23 @@ class _Options:
                     "--allow-missing-key sends such lines without a key"
                 )
         value = None if self.empty_as_null and not line else line
-        return self.partition, (now_ms, key, value, self.headers)
+        return self.partition, (now_ms, self._encoded("key", key), self._encoded("value", value), self.headers)
+
+    def _encoded(self, part: str, text: bytes | None) -> bytes | None:
+        if text is None or part not in self.encoders:
+            return text
+        try:
+            return self.encoders[part].encode_text(text)
+        except ValueError as error:
+            shown = text[:80].decode(errors="replace")
+            raise CommandError(f"{part}{'' if str(error)[:1] in '.:[' else ': '}{error}: {shown}") from error
 
     def _from_json(self, line: bytes, now_ms: int) -> tuple[int | None, Any]:
         from moldau.cli.record_format import from_json
 
+        encode = {part: encoder.encode for part, encoder in self.encoders.items()}
         try:
-            partition, timestamp, key, value, headers = from_json(line)
+            partition, timestamp, key, value, headers = from_json(line, encode)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CommandError(f"not a record in JSON: {error}: {line[:80].decode(errors='replace')}") from error
         chosen = self.partition if self.partition is not None else partition

@@ -3,13 +3,14 @@
 import base64
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from moldau.cli.errors import usage_error
 from moldau.records.record import Headers, Record
 
 Formatter = Callable[[str, int, Record], bytes]
+NO_ENCODERS: Final[Mapping[str, Callable[[Any], bytes]]] = {}
 
 _ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 _HEX: Final = re.compile("[0-9a-fA-F]{2}")
@@ -101,8 +102,13 @@ def _text_or_base64(name: str, value: bytes | None) -> dict[str, str | None]:
         return {f"{name}_base64": base64.b64encode(value).decode()}
 
 
-def from_json(line: bytes) -> tuple[int | None, int | None, bytes | None, bytes | None, Headers]:
-    """Parse partition, timestamp, key, value and headers of a line written by `json_line` or by hand."""
+def from_json(
+    line: bytes, encode: Mapping[str, Callable[[Any], bytes]] = NO_ENCODERS
+) -> tuple[int | None, int | None, bytes | None, bytes | None, Headers]:
+    """Parse partition, timestamp, key, value and headers of a line written by `json_line` or by hand.
+
+    `encode` has functions that turn the JSON of a key or a value into bytes.
+    """
     fields = json.loads(line)
     if not isinstance(fields, dict):
         raise ValueError("not an object")
@@ -111,14 +117,14 @@ def from_json(line: bytes) -> tuple[int | None, int | None, bytes | None, bytes 
     return (
         _whole_number(fields, "partition"),
         _whole_number(fields, "timestamp"),
-        _bytes_of(fields, "key"),
-        _bytes_of(fields, "value"),
+        _bytes_of(fields, "key", encode.get("key", _encode)),
+        _bytes_of(fields, "value", encode.get("value", _encode)),
         tuple((str(name), _header_value(value)) for name, value in named),
     )
 
 
 def _header_value(value: Any) -> bytes | None:
-    return _bytes_of(value, "value") if isinstance(value, dict) else _encode(value)
+    return _bytes_of(value if isinstance(value, dict) else {"value": value}, "value")
 
 
 def _whole_number(fields: dict[str, Any], name: str) -> int | None:
@@ -130,14 +136,13 @@ def _whole_number(fields: dict[str, Any], name: str) -> int | None:
     return value
 
 
-def _bytes_of(fields: dict[str, Any], name: str) -> bytes | None:
+def _bytes_of(fields: dict[str, Any], name: str, encode: Callable[[Any], bytes] | None = None) -> bytes | None:
     if f"{name}_base64" in fields:
         return base64.b64decode(fields[f"{name}_base64"], validate=True)
-    return _encode(fields.get(name))
+    value = fields.get(name)
+    return None if value is None else (encode or _encode)(value)
 
 
-def _encode(value: Any) -> bytes | None:
+def _encode(value: Any) -> bytes:
     """Encode text as it is, anything else as JSON."""
-    if value is None:
-        return None
     return value.encode() if isinstance(value, str) else json.dumps(value, ensure_ascii=False).encode()
