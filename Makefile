@@ -164,6 +164,10 @@ bench: $(DEV_STAMP) ## measure everything that has a target: some minutes, on an
 bench-quick: $(DEV_STAMP) ## in a minute: CPU per request beside the committed figures
 	$(BIN)/python -m moldau_dev.bench quick
 
+.PHONY: bench-growth
+bench-growth: $(DEV_STAMP) ## what a request costs beside 10 to 10,000 partitions, topics and consumers; draws docs/growth.svg
+	$(BIN)/python -m moldau_dev.bench growth --svg docs/growth.svg
+
 # Spark's own connector is measured too where `make test-connector` has fetched it.
 .PHONY: bench-spark
 bench-spark: $(SPARK_STAMP) ## broker and Spark together: reads, exactly-once writes, an archive; needs java 17

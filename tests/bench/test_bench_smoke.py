@@ -19,6 +19,7 @@ from moldau.cli.bench.session import Plan, stall_p99_ms
 from moldau.model.units import MiB
 from moldau_dev.bench import footprint, groups, replication_load, transactions
 from moldau_dev.bench.footprint import measure_footprint
+from moldau_dev.bench.growth import suite as growth
 from moldau_dev.bench.targets import footprint_verdicts, group_verdicts, replicated_verdicts, transaction_verdicts
 
 BRIEF = Load(in_flight=3, bytes_max=2 * MiB, seconds_max=0.3)
@@ -122,3 +123,11 @@ def test_groups_are_compared_with_an_echo_server(tmp_path: Path) -> None:
     assert reloaded.seconds > 0
     assert reloaded.quiet_ms
     assert len(group_verdicts(found)) == 6
+
+
+def test_growth_measures_each_cost_beside_topics(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growth, "CHANGES_MAX", 2)
+    monkeypatch.setattr(growth, "SCRAPES", 1)
+    costs = growth.measure_with_topics(bench.cluster, 3)
+    assert costs.keys() == {"empty", "one", "config", "create", "scrape", "stall"}
+    assert all(cost > 0 for cost in costs.values())

@@ -203,6 +203,37 @@ def footprint(folder: Folder = None, strict: Strict = False, json: Json = False)
 
 
 @app.command()
+def growth(
+    folder: Folder = None,
+    svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Draw the curves into a file.")] = None,
+    topics: Annotated[int, typer.Option("--topics", min=10, max=9_800, help="The largest number of topics.")] = 9_800,
+    consumers: Annotated[
+        int, typer.Option("--consumers", min=10, max=50_000, help="The largest number of idle consumers.")
+    ] = 9_000,
+    strict: Strict = False,
+    json: Json = False,
+) -> None:
+    """What one request costs beside more and more partitions, topics and consumers."""
+    from moldau.cli.bench.reports import progress
+    from moldau_dev.bench.growth.plot import draw
+    from moldau_dev.bench.growth.suite import Sizes, measure_growth
+    from moldau_dev.bench.reports import show_curves
+
+    with progress() as tell:
+        curves = measure_growth(Sizes().up_to(topics, consumers), tell, folder)
+    if json:
+        show_json([dataclasses.asdict(each) for each in curves])
+    else:
+        show_curves(curves)
+    if svg is not None:
+        svg.write_text(draw(curves))
+        note(f"drawn into {svg}")
+    missed = [each.name for each in curves if not each.is_met]
+    if strict and missed:
+        raise CommandError(f"{len(missed)} limits were exceeded: {'; '.join(missed)}")
+
+
+@app.command()
 def spark(
     folder: Folder = None,
     rounds: Rounds = 5,

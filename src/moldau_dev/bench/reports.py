@@ -7,6 +7,7 @@ from moldau.cli.bench.statistics import Spread, spread
 from moldau.cli.bench.targets import MB, Measured
 from moldau.cli.output import show_table
 from moldau_dev.bench.figures import Comparison
+from moldau_dev.bench.growth.curve import Curve
 from moldau_dev.bench.security import Row as SecurityRow
 
 
@@ -64,3 +65,18 @@ def show_security(rows: Sequence[SecurityRow]) -> None:
         for each in rows
     ]
     show_table(columns, cells, numbers=("us/request", "ratio", "ms/MiB", "MiB ratio"))
+
+
+def show_curves(curves: Sequence[Curve]) -> None:
+    columns = ("cost", "at sizes", "unit", "limit", "met")
+    cells = [
+        (
+            each.name,
+            ", ".join(f"{size}: {number(cost)}" for size, cost in sorted(each.costs.items())),
+            each.unit,
+            None if each.limit is None else number(each.limit),
+            None if each.limit is None else ("yes" if each.is_met else "NO"),
+        )
+        for each in curves
+    ]
+    show_table(columns, cells)

@@ -24,15 +24,16 @@ async def yield_to_requests() -> None:
 class Slices:
     """The slices of one task, which checks `is_over` every few steps."""
 
-    __slots__ = ("_clock", "_started_ms")
+    __slots__ = ("_clock", "_slice_ms", "_started_ms")
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, slice_ms: float = SLICE_MS) -> None:
         self._clock = clock
+        self._slice_ms = slice_ms
         self._started_ms = clock.monotonic_ms()
 
     def is_over(self) -> bool:
         """Whether it is time to `await yield_to_requests()`."""
-        return self._clock.monotonic_ms() - self._started_ms >= SLICE_MS
+        return self._clock.monotonic_ms() - self._started_ms >= self._slice_ms
 
     async def yield_to_requests(self) -> None:
         await yield_to_requests()

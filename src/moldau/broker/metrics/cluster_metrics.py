@@ -59,7 +59,10 @@ class ClusterMetricsHost(Protocol):
 def cluster_lines(broker: ClusterMetricsHost) -> Iterator[str]:
     """Dashboards sum the values of brokers, and use those of any controller."""
     is_controller = CONTROLLER in broker.settings.process_roles
-    here, everywhere = _count_led(broker), _count_all(broker) if is_controller else Counter()
+    here, everywhere = Counter[str](), Counter[str]()
+    yield from _count_led(broker, here)
+    if is_controller:
+        yield from _count_all(broker, everywhere)
     for metric in _OF_BROKERS:
         yield from plain(metric, [((), here[metric.name])])
     for metric in _OF_CONTROLLERS:
@@ -70,9 +73,10 @@ def cluster_lines(broker: ClusterMetricsHost) -> Iterator[str]:
     yield from plain(catalogue.METADATA_OFFSET, [((), broker.image.offset)])
 
 
-def _count_led(broker: ClusterMetricsHost) -> Counter[str]:
-    counts: Counter[str] = Counter()
+def _count_led(broker: ClusterMetricsHost, counts: Counter[str]) -> Iterator[str]:
+    """Count partitions of this broker; yields an empty line for each."""
     for partition in broker.partitions.all():
+        yield ""
         counts[catalogue.PARTITIONS.name] += 1
         counts[catalogue.OFFLINE_REPLICAS.name] += not partition.role.is_open
         state = broker.image.partition(*partition.name)
@@ -85,20 +89,20 @@ def _count_led(broker: ClusterMetricsHost) -> Counter[str]:
         counts[catalogue.UNDER_MIN_ISR.name] += in_sync < needed
         counts[catalogue.AT_MIN_ISR.name] += in_sync == needed
         counts[catalogue.REASSIGNING.name] += state.is_moving
-    return counts
 
 
-def _count_all(broker: ClusterMetricsHost) -> Counter[str]:
+def _count_all(broker: ClusterMetricsHost, counts: Counter[str]) -> Iterator[str]:
+    """Count all partitions; yields an empty line for each topic."""
     image = broker.image
-    counts: Counter[str] = Counter({catalogue.TOPICS.name: len(image.topics)})
+    counts[catalogue.TOPICS.name] = len(image.topics)
     for topic in image.topics.values():
+        yield ""
         counts[catalogue.ALL_PARTITIONS.name] += len(topic.partitions)
         for each in topic.partitions:
             counts[catalogue.OFFLINE.name] += not each.has_leader
             counts[catalogue.IMBALANCE.name] += each.leader != each.replicas[0]
     for registered in image.brokers.values():
         counts[(catalogue.FENCED_BROKERS if registered.is_fenced else catalogue.ACTIVE_BROKERS).name] += 1
-    return counts
 
 
 def _replication(broker: ClusterMetricsHost) -> Iterator[str]:

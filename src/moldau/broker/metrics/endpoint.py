@@ -1,13 +1,18 @@
-"""The metrics page. It is built in slices, so that thousands of partitions do not stall the event loop."""
+"""The metrics page. It is built in slices, so that thousands of partitions do not stall the event loop.
 
-import asyncio
+Each family of metrics yields its lines. A family that first has to look at every partition yields empty lines while it
+does, so that the slice can end there too.
+"""
+
 import hmac
 from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Final, Protocol
 
 from moldau.broker.configs.broker_settings import BrokerSettings
+from moldau.broker.drivers.time_slices import Slices
 from moldau.broker.fetch.sessions import FetchSessions
 from moldau.broker.groups.group_coordinator import Groups
 from moldau.broker.groups.lag import Position
@@ -33,9 +38,10 @@ from moldau.broker.shares.shares import Shares
 from moldau.broker.telemetry.client_telemetry import ClientTelemetry
 from moldau.broker.transactions.transaction_coordinator import Transactions
 from moldau.broker.transactions.transaction_metrics import Open, open_transactions, stable_lags
-from moldau.model.ports import Page, PageRequest
+from moldau.model.ports import Clock, Page, PageRequest
 
-LINES_PER_SLICE: Final = 200
+LINES_PER_CHECK: Final = 32  # between two looks at the clock
+SLICE_MS: Final = 0.5  # a page is long: with shorter slices the turns between them would cost more than the page
 _PLAIN_TEXT: Final = "text/plain; charset=utf-8"
 
 _BY_TOPIC: Final[tuple[tuple[Metric, str], ...]] = (
@@ -59,6 +65,9 @@ class MetricsHost(ClusterMetricsHost, Protocol):
 
     @property
     def settings(self) -> BrokerSettings: ...
+
+    @property
+    def clock(self) -> Clock: ...
 
     @property
     def limited_logger(self) -> RateLimitedLogger: ...
@@ -154,14 +163,19 @@ class MetricsEndpoint:
                 yield f"{topic}-{index}{more} offline: {cause}"
 
     async def _metrics(self) -> bytes:
+        groups = await self._broker.groups.positions()
+        transactions = await open_transactions(self._broker.transactions.shards())
         lines: list[str] = []
-        for line in self._lines(
-            await self._broker.groups.positions(), await open_transactions(self._broker.transactions.shards())
-        ):
+        page = bytearray()
+        slices = Slices(self._broker.clock, SLICE_MS)
+        for line in self._lines(groups, transactions):
             lines.append(line)
-            if len(lines) % LINES_PER_SLICE == 0:
-                await asyncio.sleep(0)
-        return "".join(lines).encode()
+            if len(lines) % LINES_PER_CHECK == 0 and slices.is_over():
+                page += "".join(lines).encode()
+                lines.clear()
+                await slices.yield_to_requests()
+        page += "".join(lines).encode()
+        return bytes(page)
 
     def _lines(self, groups: list[Position], transactions: Open) -> Iterator[str]:
         yield from self._traffic()
@@ -178,12 +192,17 @@ class MetricsEndpoint:
 
     def _traffic(self) -> Iterator[str]:
         meter: TrafficMeter = self._broker.traffic
-        by_topic = dict(self._broker.partitions.traffic)
+        by_topic = list(self._broker.partitions.traffic.items())
         for metric, field in _BY_TOPIC:
-            samples: list[Sample] = [((topic,), getattr(meter, field)) for topic, meter in by_topic.items()]
             others = (self._broker.partitions.traffic_of_removed, meter)  # deleted topics, and unknown ones
-            total = sum(number for _, number in samples) + sum(getattr(each, field) for each in others)
-            yield from plain(metric, [((), total), *samples])
+            total = sum(getattr(each, field) for each in others)
+            samples: list[Sample] = []
+            for topic, each in by_topic:
+                number = getattr(each, field)
+                total += number
+                samples.append(((topic,), number))
+                yield ""
+            yield from plain(metric, chain([((), total)], samples))
         for metric, field in _IN_ALL:
             yield from plain(metric, [((), getattr(meter, field))])
 

@@ -375,15 +375,20 @@ class Partitions:
 
     def _adjust(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """Apply new settings to logs. A change of broker defaults affects every topic."""
-        names = {resource.name for resource in delta.configs if resource.type == ResourceType.TOPIC}
-        concerns_all = any(resource.type == ResourceType.BROKER for resource in delta.configs)
-        resolved: dict[str, LogSettings] = {}
-        for (topic, _), partition in self._partitions.items():
-            if concerns_all or topic in names:
-                if topic not in resolved:
-                    resolved[topic] = self._settings_of(image, topic)
-                partition.log.adopt(resolved[topic])
-                self._roles.settings_changed(partition)
+        if any(resource.type == ResourceType.BROKER for resource in delta.configs):
+            names = sorted({topic for topic, _ in self._partitions})
+        else:
+            names = sorted(resource.name for resource in delta.configs if resource.type == ResourceType.TOPIC)
+        for name in names:
+            topic = image.topics.get(name)
+            if topic is None:
+                continue
+            settings = self._settings_of(image, name)
+            for index in range(len(topic.partitions)):
+                partition = self._partitions.get((name, index))
+                if partition is not None:
+                    partition.log.adopt(settings)
+                    self._roles.settings_changed(partition)
 
     async def checkpoint_starts(self) -> None:
         """Checkpoint the log start offsets."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from moldau.machines.access.scram import ScramUser
 from moldau.machines.metadata.acls import acl_of
@@ -34,6 +34,9 @@ from moldau.wire import messages
 
 NO_LEADER_CHANGE: Final = -2
 NO_RECOVERY_CHANGE: Final = -1
+
+KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
 
 
 class ImpossibleRecord(Exception):
@@ -141,18 +144,11 @@ class ImageBuilder:
             self._own_topics()[topic.name] = finished
             self._topics_by_id[topic_id] = finished
 
-    def _finish_configs(self) -> dict[Resource, dict[str, str]]:
-        old = self._image.configs
-        if not self._configs:
-            return old  # type: ignore[return-value]  # a finished image is immutable
-        merged = {**old, **self._configs}
-        return {resource: values for resource, values in merged.items() if values}  # type: ignore[misc]
+    def _finish_configs(self) -> Mapping[Resource, Mapping[str, str]]:
+        return _merged(self._image.configs, self._configs)
 
     def _finish_client_quotas(self) -> Mapping[QuotaEntity, Mapping[str, float]]:
-        old = self._image.client_quotas
-        if not self._client_quotas:
-            return old
-        return {entity: values for entity, values in {**old, **self._client_quotas}.items() if values}
+        return _merged(self._image.client_quotas, self._client_quotas)
 
     # Copy on write
 
@@ -386,6 +382,21 @@ class ImageBuilder:
 
     def _apply_nothing(self, record: messages.NoOpRecord | messages.ZkMigrationStateRecord) -> None:
         """The record only advances the offset."""
+
+
+def _merged(
+    old: Mapping[KeyT, Mapping[str, ValueT]], new: Mapping[KeyT, Mapping[str, ValueT]]
+) -> Mapping[KeyT, Mapping[str, ValueT]]:
+    """The old values with the new ones in their place. Looks at the new ones only; a copy costs little."""
+    if not new:
+        return old
+    merged = dict(old)
+    for key, values in new.items():
+        if values:
+            merged[key] = values
+        else:
+            merged.pop(key, None)
+    return merged
 
 
 def changed_partition(partition: PartitionImage, record: messages.PartitionChangeRecord) -> PartitionImage:
