@@ -12,7 +12,12 @@ import pytest
 from moldau.testing import Broker
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs/concepts").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "docs/guides/celery-sqs.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs/concepts").glob("*.md")),
+]
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 EXAMPLE_SECONDS_MAX = 60
 

@@ -11,6 +11,7 @@ COMMANDS: Final[dict[str, str]] = {
     "topic": "moldau.cli.topics:app",
     "config": "moldau.cli.configs:app",
     "group": "moldau.cli.groups:app",
+    "queue": "moldau.cli.queues:app",
     "acl": "moldau.cli.acls:app",
     "user": "moldau.cli.users:app",
     "token": "moldau.cli.tokens:app",

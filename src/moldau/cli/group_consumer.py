@@ -37,12 +37,12 @@ def consume_in_group(
         raise CommandError("--group needs confluent-kafka: pip install confluent-kafka") from missing
     isolation = "read_committed" if is_committed_only else "read_uncommitted"
     start = _start(begin)
-    _check_topic(topic, bootstrap_servers)
+    check_topic(topic, bootstrap_servers)
     try:
         with (
-            _exit_on_sigterm(),
+            exit_on_sigterm(),
             stop_thread_on_broken_pipe(),
-            connect(bootstrap_servers, **_librdkafka_settings()) as connection,
+            connect(bootstrap_servers, **librdkafka_settings()) as connection,
             connection.consume(topic, group=group, start=start, isolation_level=isolation) as messages,
         ):
             for number, message in enumerate(messages, 1):
@@ -54,7 +54,7 @@ def consume_in_group(
         raise CommandError(str(error)) from error
 
 
-def _librdkafka_settings() -> dict[str, str]:
+def librdkafka_settings() -> dict[str, str]:
     """The security settings of the command, for librdkafka."""
     given = {name: text for name, text in client_settings().items() if name.startswith(SECURITY_PREFIXES)}
     if not given:
@@ -70,7 +70,7 @@ def _librdkafka_settings() -> dict[str, str]:
 
 
 @contextmanager
-def _exit_on_sigterm() -> Iterator[None]:
+def exit_on_sigterm() -> Iterator[None]:
     """Leave the group on SIGTERM as on Ctrl-C, so that the other members need not wait for a session timeout."""
 
     def end(number: int, _: object) -> None:
@@ -83,7 +83,7 @@ def _exit_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _check_topic(topic: str, bootstrap_servers: str) -> None:
+def check_topic(topic: str, bootstrap_servers: str) -> None:
     """Check with Moldau's own client first: librdkafka retries forever if the broker or topic does not exist."""
     from moldau.cli.cluster_client import connect
 

@@ -5,13 +5,15 @@ clusters reject them.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from moldau.client.blocking_client import BlockingClient
+from moldau.client.groups import Groups
 from moldau.client.types import Resource, ResourceKind
-from moldau.model.errors import TopicAlreadyExists
+from moldau.model.errors import GroupIdNotFound, TopicAlreadyExists
 
 ACQUIRE_MODE: Final = "share.acquire.mode"
 AUTO_OFFSET_RESET: Final = "share.auto.offset.reset"
@@ -85,3 +87,15 @@ def create_queue(
     except TopicAlreadyExists:
         return False
     return True
+
+
+def delete_queue(client: BlockingClient, topic: str, group: str, *, with_topic: bool) -> None:
+    """Delete the group with its configs, and the topic if wanted. A group without members may be unknown."""
+    with suppress(GroupIdNotFound):  # it was never joined
+        client.run(Groups(client.asynchronous).delete(group))
+    resource = Resource(ResourceKind.GROUP, group)
+    own = [each.name for each in client.describe_configs(resource) if not each.is_default]
+    if own:
+        client.alter_configs(resource, removed=own)
+    if with_topic:
+        client.delete_topic(topic)
