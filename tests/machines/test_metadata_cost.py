@@ -9,7 +9,7 @@ from metadata_scene import Scene
 from moldau.machines.metadata import BrokerHeartbeat, NewTopic
 
 PARTITIONS = 900
-CALLS_PER_CHANGE_MAX = 60
+CALLS_PER_CHANGE_MAX = 64
 
 
 def calls(act: Callable[[], object]) -> int:

@@ -140,7 +140,7 @@ def test_broker_with_offline_log_dir_leads_only_what_no_other_can() -> None:
     alone = scene.machine.image.topics["alone"].partitions[0]
     assert (alone.leader, alone.isr) == (1, (1,))
     broker = scene.machine.image.brokers[1]
-    assert (broker.is_active, broker.is_fenced, broker.has_offline_log_dir) == (False, False, True)
+    assert (broker.is_active, broker.is_fenced, broker.has_only_offline_dirs) == (False, False, True)
     assert report_log_dirs(scene, 1, is_offline=True) == (True, False, False)  # changes nothing more
     assert report_log_dirs(scene, 1, is_offline=False) == (True, False, False)
     assert scene.machine.image.brokers[1].is_active

@@ -11,6 +11,7 @@ UUID_BYTES: Final = 16
 
 NO_TOPIC_ID: Final = TopicId(bytes(UUID_BYTES))
 NO_DIRECTORY: Final = DirectoryId(bytes(UUID_BYTES))
+UNASSIGNED_DIRECTORY: Final = DirectoryId((1).to_bytes(UUID_BYTES, "big"))  # Kafka's: the broker will choose
 LOST_DIRECTORY: Final = DirectoryId((2).to_bytes(UUID_BYTES, "big"))  # Kafka's id of an offline directory
 NO_NODE: Final = NodeId(-1)
 NO_PRODUCER_ID: Final = ProducerId(-1)

@@ -96,7 +96,7 @@ def _checked(image: MetadataImage, broker_id: int, proposal: IsrProposal) -> Top
     partition = topic.partitions[proposal.index]
     _check_epochs(partition, broker_id, proposal)
     _check_isr(partition, proposal)
-    _check_members(image, proposal)
+    _check_members(image, partition, proposal)
     return topic
 
 
@@ -126,11 +126,16 @@ def _check_isr(partition: PartitionImage, proposal: IsrProposal) -> None:
             raise InvalidRequest("A recovered leader cannot return to recovering.")
 
 
-def _check_members(image: MetadataImage, proposal: IsrProposal) -> None:
-    """Reject members with another broker epoch, and fenced or stopping ones: they may have lost records (KIP-903)."""
+def _check_members(image: MetadataImage, partition: PartitionImage, proposal: IsrProposal) -> None:
+    """Reject members with another broker epoch, and fenced or stopping ones: they may have lost records (KIP-903).
+
+    So may those whose log dir is offline (KIP-858).
+    """
     for broker_id, epoch in proposal.isr:
         broker = image.brokers.get(broker_id)
         if broker is None or not broker.is_active:
             raise IneligibleReplica(f"Broker {broker_id} is not registered, fenced or shutting down.")
+        if not broker.has_online(partition.directory_of(broker_id)):
+            raise IneligibleReplica(f"The log dir of the replica on broker {broker_id} is offline.")
         if epoch not in (NO_EPOCH, broker.epoch):
             raise IneligibleReplica(f"Broker {broker_id} has broker epoch {broker.epoch}, not {epoch}.")

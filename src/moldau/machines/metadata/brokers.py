@@ -1,6 +1,6 @@
 """Broker registration, fencing, unfencing and removal, and the leader elections that follow."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from moldau.model.errors import (
     StaleBrokerEpoch,
     UnsupportedVersion,
 )
-from moldau.model.ids import LOST_DIRECTORY, NO_EPOCH
+from moldau.model.ids import NO_EPOCH
 from moldau.wire import messages
 
 _FENCE, _UNFENCE, _AS_IT_WAS = 1, -1, 0
@@ -84,19 +84,14 @@ def decide_register_broker(
 def _check_free(sessions: Sessions, known: BrokerImage, registration: Registration) -> None:
     """Reject a broker id in use by a live broker.
 
-    A new incarnation in the same log directory proves that the previous one ended: the directory is locked while in
-    use.
+    A new incarnation in a log dir of the previous one proves that that one ended: log dirs are locked while in use.
     """
-    is_same_folder = bool(known.directories) and _directories(known) == registration.directories
+    is_same_folder = not set(known.directories).isdisjoint(registration.directories)
     if sessions.is_alive(known.broker_id, known.epoch) and not known.is_shutting_down and not is_same_folder:
         raise DuplicateBrokerRegistration(
             "Another broker is registered with that broker id. If the broker was recently restarted this should "
             "self-resolve once the heartbeat manager expires the broker's session."
         )
-
-
-def _directories(broker: BrokerImage) -> tuple[bytes, ...]:
-    return tuple(each for each in broker.directories if each != LOST_DIRECTORY)
 
 
 def _check_features(image: MetadataImage, registration: Registration) -> None:
@@ -185,7 +180,7 @@ def decide_unregister_broker(view: ClusterView, sessions: Sessions, broker_id: i
 
 def unfence_changes(view: ClusterView, broker: BrokerImage) -> Moves:
     """Unfence the broker and elect it for leaderless partitions."""
-    changes = changes_with(view, broker.broker_id)
+    changes = changes_with(view, broker)
     unfenced = _change(broker, fenced=_UNFENCE)
     return _moves(broker.broker_id, [unfenced, *changes], len(changes))
 
@@ -202,24 +197,40 @@ def fence_changes(view: ClusterView, broker: BrokerImage, *, fence: bool = False
     return _moves(broker.broker_id, [change, *changes], len(changes))
 
 
-def log_dir_changes(view: ClusterView, broker: BrokerImage, *, is_offline: bool) -> Moves:
-    """The broker's log dir went offline: move its leaderships where others can lead. Or it is online again."""
-    directories = _directories(broker)
-    if is_offline:
-        directories = (LOST_DIRECTORY, *directories)
-        changes = changes_without(view, broker.broker_id, keeps_last=True)
-    else:
-        changes = changes_with(view, broker.broker_id)
+def log_dir_changes(view: ClusterView, broker: BrokerImage, offline: Collection[bytes]) -> Moves:
+    """Other log dirs of the broker are offline than before.
+
+    Leaderships in those that went offline move where others can lead; the others may lead again.
+    """
+    changed = broker.with_offline_directories(offline)
+    changes = [*_changes_without_offline(view, changed), *_changes_with_online(view, broker, changed)]
     change = messages.BrokerRegistrationChangeRecord(
-        broker_id=broker.broker_id, broker_epoch=broker.epoch, log_dirs=list(directories)
+        broker_id=broker.broker_id, broker_epoch=broker.epoch, log_dirs=list(changed.directories)
     )
     return _moves(broker.broker_id, [change, *changes], len(changes))
+
+
+def _changes_without_offline(view: ClusterView, broker: BrokerImage) -> list[messages.PartitionChangeRecord]:
+    """Return the changes that move leaderships out of the broker's offline log dirs."""
+    if not broker.offline_directories:
+        return []
+    broker_id = broker.broker_id
+    return changes_without(
+        view, broker_id, keeps_last=True, affected=lambda each: not broker.has_online(each.directory_of(broker_id))
+    )
+
+
+def _changes_with_online(
+    view: ClusterView, before: BrokerImage, broker: BrokerImage
+) -> list[messages.PartitionChangeRecord]:
+    is_back = not set(before.offline_directories) <= set(broker.offline_directories)
+    return changes_with(view, broker) if is_back and not broker.is_fenced else []
 
 
 def decide_broker_change_continued(view: ClusterView, broker_id: int) -> Decision[Record, None]:
     """Continue with the next partitions of a fenced or unfenced broker."""
     if view.image.is_active(broker_id):
-        changes = changes_of_leaderless(view)
+        changes = _changes_without_offline(view, view.image.brokers[broker_id]) or changes_of_leaderless(view)
     else:
         changes = changes_without(view, broker_id, keeps_last=_can_be_read(view.image, broker_id))
     return respond(None, changes, _rest(broker_id, len(changes)))
@@ -231,10 +242,15 @@ def resume_broker_changes(view: ClusterView) -> list[SetTimer]:
     A fenced broker may still be in ISRs, or an unfenced one may not lead partitions that wait for it. The latter looks
     at all leaderless partitions, so naming one broker is enough.
     """
-    gone = [broker_id for broker_id in view.index.brokers if not view.image.is_active(broker_id)]
+    gone = [broker_id for broker_id in view.index.brokers if not _is_settled(view.image, broker_id)]
     waited_for = (each for key in view.index.leaderless for each in view.topic(key).partitions[key.partition].replicas)
     back = next((broker_id for broker_id in waited_for if view.image.is_active(broker_id)), None)
     return [SetTimer(BrokerChangeContinued(each), 0) for each in (gone if back is None else [*gone, back])]
+
+
+def _is_settled(image: MetadataImage, broker_id: int) -> bool:
+    """Whether it is active, with all its log dirs."""
+    return image.is_active(broker_id) and not image.brokers[broker_id].offline_directories
 
 
 def _can_be_read(image: MetadataImage, broker_id: int) -> bool:

@@ -80,7 +80,8 @@ def _preferred_elections(view: ClusterView, at_most: int) -> Iterator[Change]:
 
 def _has_non_preferred_leader(view: ClusterView, partition: PartitionImage) -> bool:
     preferred = partition.replicas[0]
-    return partition.leader != preferred and preferred in partition.isr and view.image.is_active(preferred)
+    is_online = preferred in partition.isr and view.image.is_online(preferred, partition)
+    return partition.leader != preferred and is_online
 
 
 def _partitions(view: ClusterView) -> Iterator[tuple[PartitionKey, PartitionImage]]:

@@ -1,7 +1,9 @@
 """Leader elections after a broker was fenced or unfenced."""
 
+from collections.abc import Callable
+
 from moldau.machines.metadata.cluster_view import ClusterView
-from moldau.machines.metadata.image import TopicImage
+from moldau.machines.metadata.image import BrokerImage, PartitionImage, TopicImage
 from moldau.machines.metadata.partition_draft import Election, PartitionDraft
 from moldau.machines.metadata.settings import PARTITIONS_PER_DECISION_MAX
 from moldau.model.ids import NO_NODE
@@ -17,8 +19,9 @@ def changes_without(
     has_lost: bool = False,
     keeps_last: bool = False,
     at_most: float = PARTITIONS_PER_DECISION_MAX,
+    affected: Callable[[PartitionImage], bool] | None = None,
 ) -> list[Change]:
-    """Return the changes that remove this broker as leader and from all ISRs.
+    """Return the changes that remove this broker as leader and from the ISRs of all `affected` partitions.
 
     With `has_lost` it may have lost records and leaves the ELRs too. With `keeps_last` it can still be read: it stays
     where no other broker can lead without losing records. If `at_most` changes are returned there may be
@@ -30,6 +33,8 @@ def changes_without(
         partition = topic.partitions[key.partition]
         is_in = broker_id in partition.isr or broker_id == partition.leader
         if not is_in and not (has_lost and broker_id in partition.eligible_leader_replicas):
+            continue
+        if affected is not None and not affected(partition):
             continue
         draft = PartitionDraft(view, topic, key.partition, without=broker_id)
         draft.isr = tuple(each for each in partition.isr if each != broker_id)
@@ -43,12 +48,16 @@ def changes_without(
     return changes
 
 
-def changes_with(view: ClusterView, broker_id: int, *, at_most: float = PARTITIONS_PER_DECISION_MAX) -> list[Change]:
-    """Return the changes for an unfenced broker: leaderless partitions it is eligible for."""
+def changes_with(
+    view: ClusterView, broker: BrokerImage, *, at_most: float = PARTITIONS_PER_DECISION_MAX
+) -> list[Change]:
+    """Return the changes for a broker with new online log dirs, or unfenced: leaderless partitions it may lead."""
     changes: list[Change] = []
+    broker_id = broker.broker_id
     for key in view.index.leaderless:
         topic = view.topic(key)
-        if broker_id in topic.partitions[key.partition].replicas:
+        partition = topic.partitions[key.partition]
+        if broker_id in partition.replicas and broker.has_online(partition.directory_of(broker_id)):
             draft = PartitionDraft(view, topic, key.partition, having=broker_id)
             if not _add(changes, draft.record(_election(view, topic)), at_most):
                 break

@@ -45,7 +45,7 @@ def decide_broker_heartbeat(
     view: ClusterView, sessions: Sessions, heartbeat: BrokerHeartbeat, now_ms: float
 ) -> Decision[Record, HeartbeatResult]:
     """Unfence a broker that has caught up with its registration; move leaderships away from one that is stopping or
-    whose log dir is offline."""
+    whose log dirs are offline."""
     broker = check_broker_epoch(view.image, heartbeat.broker_id, heartbeat.broker_epoch)
     timeout_ms = view.settings.broker_session_timeout_ms
     timers = sessions.record_heartbeat(broker.broker_id, broker.epoch, now_ms, timeout_ms)
@@ -54,9 +54,8 @@ def decide_broker_heartbeat(
         return _shut_down(view, broker, is_caught_up, timers)
     if heartbeat.wants_fence:
         return _fence(view, broker, is_caught_up, timers)
-    is_offline = _is_offline(broker, heartbeat)
-    if is_offline != broker.has_offline_log_dir:
-        moves = log_dir_changes(view, broker, is_offline=is_offline)
+    if _has_other_offline_dirs(broker, heartbeat):
+        moves = log_dir_changes(view, broker, heartbeat.offline_directories)
         response = HeartbeatResult(is_caught_up, broker.is_fenced, should_shut_down=False)
         return respond(response, moves.records, [*timers, *moves.timers])
     if not broker.is_fenced or not is_caught_up or broker.is_shutting_down:
@@ -66,10 +65,11 @@ def decide_broker_heartbeat(
     return respond(response, moves.records, [*timers, *moves.timers])
 
 
-def _is_offline(broker: BrokerImage, heartbeat: BrokerHeartbeat) -> bool:
-    """Whether all log dirs of the broker are offline."""
-    own = [each for each in broker.directories if each != LOST_DIRECTORY]
-    return bool(own) and all(each in heartbeat.offline_directories for each in own)
+def _has_other_offline_dirs(broker: BrokerImage, heartbeat: BrokerHeartbeat) -> bool:
+    offline = heartbeat.offline_directories
+    if not offline and LOST_DIRECTORY not in broker.directories:
+        return False
+    return broker.with_offline_directories(offline).directories != broker.directories
 
 
 def _fence(

@@ -1,7 +1,7 @@
 """Immutable image of the cluster metadata at an offset of its log; handlers may keep a reference."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from operator import itemgetter
 from types import MappingProxyType
@@ -9,10 +9,22 @@ from typing import Final, NamedTuple
 
 from moldau.machines.access.acls import AclBinding
 from moldau.machines.access.scram import ScramCredential, ScramUser
-from moldau.model.ids import LOST_DIRECTORY, NO_EPOCH, NO_NODE, NO_OFFSET, NO_TOPIC_ID, Address, TopicId
+from moldau.model.ids import (
+    LOST_DIRECTORY,
+    NO_DIRECTORY,
+    NO_EPOCH,
+    NO_NODE,
+    NO_OFFSET,
+    NO_TOPIC_ID,
+    UNASSIGNED_DIRECTORY,
+    Address,
+    TopicId,
+)
 
 ELR_FEATURE: Final = "eligible.leader.replicas.version"
 CORDONED: Final = "cordoned.log.dirs"
+_ONLY_OFFLINE: Final = (LOST_DIRECTORY,)
+_UNASSIGNED: Final = (NO_DIRECTORY, UNASSIGNED_DIRECTORY)
 NOTHING_SET: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -58,6 +70,13 @@ class PartitionImage:
     eligible_leader_replicas: tuple[int, ...] = ()
     last_known_elr: tuple[int, ...] = ()
 
+    def directory_of(self, broker_id: int) -> bytes:
+        """Return the id of the log dir with this broker's replica; a reserved id if none is assigned."""
+        for replica, directory in zip(self.replicas, self.directories, strict=False):
+            if replica == broker_id:
+                return directory
+        return NO_DIRECTORY
+
     @property
     def trusted(self) -> tuple[int, ...]:
         """Replicas that the partition relies on: none of these may restart empty."""
@@ -102,7 +121,7 @@ class VersionRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BrokerImage:
-    """A broker's registration."""
+    """A broker's registration. In `directories`, LOST_DIRECTORY separates the online log dirs from the offline ones."""
 
     broker_id: int
     epoch: int
@@ -117,12 +136,43 @@ class BrokerImage:
     @property
     def is_active(self) -> bool:
         """Whether it may lead partitions and join ISRs."""
-        return not self.is_fenced and not self.is_shutting_down and not self.has_offline_log_dir
+        return not self.is_fenced and not self.is_shutting_down and self.directories[:1] != _ONLY_OFFLINE
 
     @property
-    def has_offline_log_dir(self) -> bool:
-        """Whether its log dir cannot be written: it leads only what no other broker can lead."""
-        return LOST_DIRECTORY in self.directories
+    def has_only_offline_dirs(self) -> bool:
+        """Whether none of its log dirs can be written: it leads only what no other broker can lead."""
+        return self.directories[:1] == _ONLY_OFFLINE
+
+    @property
+    def online_directories(self) -> tuple[bytes, ...]:
+        return self._split_directories()[0]
+
+    @property
+    def offline_directories(self) -> tuple[bytes, ...]:
+        """The log dirs that cannot be written."""
+        return self._split_directories()[1]
+
+    def _split_directories(self) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+        if LOST_DIRECTORY not in self.directories:
+            return self.directories, ()
+        separator = self.directories.index(LOST_DIRECTORY)
+        return self.directories[:separator], self.directories[separator + 1 :]
+
+    def with_offline_directories(self, offline: Collection[bytes]) -> "BrokerImage":
+        """Return this registration with exactly these log dirs offline."""
+        own = [each for each in self.directories if each != LOST_DIRECTORY]
+        lost = [each for each in own if each in offline]
+        separator = [LOST_DIRECTORY] if lost else []
+        return replace(self, directories=(*(each for each in own if each not in lost), *separator, *lost))
+
+    def has_online(self, directory: bytes) -> bool:
+        """Whether a replica assigned to this log dir is online. One without a log dir is, if any log dir is."""
+        own = self.directories
+        if LOST_DIRECTORY not in own:
+            return directory in own or not own or directory in _UNASSIGNED
+        if directory in _UNASSIGNED:
+            return not self.has_only_offline_dirs
+        return directory in self.online_directories
 
     def address(self, listener: str) -> Address | None:
         """Return its address for the listener of this name."""
@@ -205,6 +255,11 @@ class MetadataImage:
     def has_elr(self) -> bool:
         """Whether replicas that left an ISR below min ISR stay eligible (KIP-966)."""
         return self.features.get(ELR_FEATURE, 0) > 0
+
+    def is_online(self, broker_id: int, partition: PartitionImage) -> bool:
+        """Whether the broker is active and the log dir of its replica is online."""
+        broker = self.brokers.get(broker_id)
+        return broker is not None and broker.is_active and broker.has_online(partition.directory_of(broker_id))
 
     def is_active(self, broker_id: int) -> bool:
         broker = self.brokers.get(broker_id)

@@ -11,7 +11,7 @@ from moldau.machines.metadata.builder import NO_LEADER_CHANGE, NO_RECOVERY_CHANG
 from moldau.machines.metadata.cluster_view import ClusterView
 from moldau.machines.metadata.image import TopicImage
 from moldau.machines.metadata.placement import default_directory
-from moldau.model.ids import NO_NODE
+from moldau.model.ids import NO_DIRECTORY, NO_NODE
 from moldau.wire import messages
 
 RECOVERED: Final = 0
@@ -121,7 +121,8 @@ class PartitionDraft:
         )
 
     def _can_lead(self, broker_id: int) -> bool:
-        return broker_id != self._without and (broker_id == self._having or self._view.image.is_active(broker_id))
+        is_online = broker_id == self._having or self._view.image.is_online(broker_id, self._old)
+        return broker_id != self._without and is_online
 
     def _remember_leader(self) -> None:
         if self.isr:
@@ -171,7 +172,7 @@ class PartitionDraft:
         old = dict(zip(self._old.replicas, self._old.directories, strict=False))
         brokers = self._view.image.brokers
         return [
-            old[each] if each in old else default_directory(brokers[each]) if each in brokers else bytes(16)
+            old[each] if each in old else default_directory(brokers[each]) if each in brokers else NO_DIRECTORY
             for each in self.replicas
         ]
 

@@ -6,10 +6,8 @@ from typing import NamedTuple
 
 from moldau.machines.metadata.image import CORDONED, BrokerImage, MetadataImage
 from moldau.model.errors import InvalidReplicaAssignment, InvalidReplicationFactor
-from moldau.model.ids import NO_TOPIC_ID, TopicId
+from moldau.model.ids import NO_TOPIC_ID, UNASSIGNED_DIRECTORY, TopicId
 from moldau.wire import messages
-
-_UNASSIGNED_DIRECTORY = bytes(16)
 
 
 class Placement(NamedTuple):
@@ -144,4 +142,4 @@ def partition_record(
 
 def default_directory(broker: BrokerImage) -> bytes:
     """Return the broker's only directory; with several, the broker chooses when it creates the replica."""
-    return broker.directories[0] if len(broker.directories) == 1 else _UNASSIGNED_DIRECTORY
+    return broker.directories[0] if len(broker.directories) == 1 else UNASSIGNED_DIRECTORY

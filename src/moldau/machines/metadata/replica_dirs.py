@@ -19,7 +19,7 @@ from moldau.model.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from moldau.model.ids import LOST_DIRECTORY, DirectoryId, TopicId
+from moldau.model.ids import LOST_DIRECTORY, NO_NODE, DirectoryId, TopicId
 from moldau.wire import messages
 
 LOST: Final = LOST_DIRECTORY
@@ -72,19 +72,37 @@ def _assign(view: ClusterView, broker: BrokerImage, copy: ReplicaDirAssignment) 
         raise NotLeaderOrFollower(f"Broker {broker.broker_id} has no replica of this partition.")
     if copy.directory == LOST:
         return [_without_copy(view, broker.broker_id, topic, copy.index)]
-    if copy.directory not in broker.directories:
+    if copy.directory not in broker.directories:  # offline ones count: replicas there are offline too
         raise InvalidRequest(f"Broker {broker.broker_id} has no directory with this id.")
-    return _placed(broker.broker_id, topic, copy)
+    return _placed(view, broker, topic, copy)
 
 
-def _placed(broker_id: int, topic: TopicImage, copy: ReplicaDirAssignment) -> list[Record]:
-    partition = topic.partitions[copy.index]
-    known = dict(zip(partition.replicas, partition.directories, strict=False))
-    if known.get(broker_id) == copy.directory:
+def _placed(view: ClusterView, broker: BrokerImage, topic: TopicImage, copy: ReplicaDirAssignment) -> list[Record]:
+    partition, broker_id = topic.partitions[copy.index], broker.broker_id
+    if partition.directory_of(broker_id) == copy.directory:
         return []
-    known[broker_id] = copy.directory
-    directories = [known.get(each, bytes(16)) for each in partition.replicas]
-    return [messages.PartitionChangeRecord(partition_id=copy.index, topic_id=topic.topic_id, directories=directories)]
+    record = _election(view, broker, topic, copy)
+    record = record or messages.PartitionChangeRecord(partition_id=copy.index, topic_id=topic.topic_id)
+    record.directories = [
+        copy.directory if each == broker_id else partition.directory_of(each) for each in partition.replicas
+    ]
+    return [record]
+
+
+def _election(
+    view: ClusterView, broker: BrokerImage, topic: TopicImage, copy: ReplicaDirAssignment
+) -> messages.PartitionChangeRecord | None:
+    """Elect a leader if the replica turns out to be in an offline log dir, or in an online one of a leaderless
+    partition."""
+    partition, broker_id = topic.partitions[copy.index], broker.broker_id
+    if not broker.has_online(copy.directory):
+        draft = PartitionDraft(view, topic, copy.index, without=broker_id)
+        draft.isr = tuple(each for each in partition.isr if each != broker_id)
+        record = draft.record(Election.CLEAN)
+        return record if draft.leader != NO_NODE else None
+    if partition.has_leader or not broker.is_active:
+        return None
+    return PartitionDraft(view, topic, copy.index, having=broker_id).record(Election.CLEAN)
 
 
 def _without_copy(view: ClusterView, broker_id: int, topic: TopicImage, index: int) -> messages.PartitionChangeRecord:
