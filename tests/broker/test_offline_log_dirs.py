@@ -117,7 +117,7 @@ def test_log_dir_full_for_less_than_the_grace_stays_online() -> None:
         await asyncio.sleep(0.2)
         repair(disk)
         await asyncio.sleep(2)
-        assert cluster.nodes[2].broker.log_dir.is_online
+        assert cluster.nodes[2].broker.log_dirs.are_all_online
         assert where(cluster).leader == 2
         assert (await produce(talker, "t", batch(b"x" * 200), acks=-1)).error_code == 0
 

@@ -11,10 +11,12 @@ from moldau.broker.fetch.replica_sessions import ReplicaFetchSession, SessionPar
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.partitions.write_coalescer import WriteCoalescer
 from moldau.broker.replicas.replicas import Replicas
+from moldau.broker.runtime.log_dir_monitor import LogDirMonitor
+from moldau.broker.runtime.log_dirs import LogDirs
 from moldau.broker.runtime.meters import TrafficMeter
 from moldau.machines.metadata.image import BrokerImage, ListenerImage, MetadataImage, PartitionImage
 from moldau.model.errors import KafkaError, NotEnoughReplicas, NotLeaderOrFollower
-from moldau.model.ids import Address, TopicId, TopicPartition
+from moldau.model.ids import Address, DirectoryId, TopicId, TopicPartition
 from moldau.records.builder import build_batch
 from moldau.records.header import read_header
 from moldau.storage.log import Log
@@ -77,6 +79,7 @@ class Stage:
             self.write_coalescer,
             0,
         )
+        log_dir = LogDirMonitor("/data", silent, silent, self.clock, silent)
         self.replicas = Replicas(
             ME,
             incarnation_id,
@@ -88,7 +91,7 @@ class Stage:
             silent.ask,
             silent.ask,
             _raise,
-            lambda: True,
+            LogDirs([log_dir], {"/data": DirectoryId(b"d" * 16)}, log_dir, {}),
             lambda partition, offset: None,  # noqa: ARG005
         )
         self.see()

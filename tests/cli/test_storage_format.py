@@ -107,3 +107,19 @@ def test_broker_without_controller_role_has_no_voters(tmp_path: Path) -> None:
     assert "does not include controller" in moldau("--config", str(settings), "--standalone", code=1)
     moldau("--config", str(settings), "-t", CLUSTER_ID, "--initial-controllers", VOTERS)
     assert not (tmp_path / "data" / CHECKPOINT).exists()
+
+
+def test_all_log_dirs_are_formatted_with_ids_of_their_own(tmp_path: Path) -> None:
+    settings = tmp_path / "server.properties"
+    folders = [tmp_path / name for name in ("meta", "one", "two")]
+    settings.write_text(f"node.id=7\nlog.dirs={folders[1]},{folders[2]}\nmetadata.log.dir={folders[0]}\n")
+    shown = json.loads(moldau("--config", str(settings), "--standalone", "--json"))
+    assert shown["folders"] == [str(each) for each in folders]
+    found = [identity(each) for each in folders]
+    assert len({each.directory_id for each in found}) == 3
+    assert {(each.cluster_id, each.node_id) for each in found} == {(shown["cluster_id"], 7)}
+    assert [(each / CHECKPOINT).exists() for each in folders] == [True, False, False]
+    assert "formatted already" in moldau("--config", str(settings), code=1)
+    new = tmp_path / "three"
+    moldau("-d", str(folders[0]), "-d", str(new), "--node-id", "7", "--ignore-formatted")
+    assert identity(new).cluster_id == found[0].cluster_id

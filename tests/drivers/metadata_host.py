@@ -95,13 +95,14 @@ class MetadataHost:
 
 
 async def register(driver: MetadataDriver, life: bytes = b"i") -> int:
-    """Register and unfence broker 1."""
+    """Register and unfence broker 1, with the log dirs that it had."""
+    known = driver.image.brokers.get(1)
     registration = Registration(
         1,
         life * 16,
         (ListenerImage("PLAINTEXT", Address("localhost", 9092), 0),),
         SUPPORTED_FEATURES,
-        directories=(VOTER.directory_id,),
+        directories=known.directories if known is not None else (VOTER.directory_id,),
     )
     epoch = await driver.write(
         lambda machine: machine.decide_register_broker(registration, next_offset=driver.next_offset)

@@ -76,13 +76,13 @@ def test_full_disk_serves_delete_records_and_retention_and_recovers() -> None:
         fill(scene)
         assert (await produce(talker, "t", batch(b"y" * 1000))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         await asyncio.sleep(5)
-        assert not scene.node.broker.log_dir.is_online
+        assert not scene.node.broker.log_dirs.are_all_online
         gone = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=20)
         topic = DeleteRecordsRequest.DeleteRecordsTopic(name="t", partitions=[gone])
         deleted = await talker.ask(2, DeleteRecordsRequest(topics=[topic], timeout_ms=1000))
         assert deleted.topics[0].partitions[0].low_watermark == 20
         await asyncio.sleep(10)
-        assert scene.node.broker.log_dir.is_online
+        assert scene.node.broker.log_dirs.are_all_online
         assert (await produce(talker, "t", batch(b"after"))).base_offset == 20
 
     on_broker(script, settings=["log.retention.check.interval.ms=1000"])
@@ -137,7 +137,7 @@ def test_failed_disk_usage_query_is_not_reported_as_a_bug(monkeypatch: pytest.Mo
     async def script(scene: Scene) -> None:
         scene.simulation.disks_fail = True
 
-        def fail() -> tuple[int, int]:
+        def fail(path: str) -> tuple[int, int]:  # noqa: ARG001
             raise OSError(errno.EIO, "Input/output error")
 
         monkeypatch.setattr(scene.node.broker, "disk_space", fail)

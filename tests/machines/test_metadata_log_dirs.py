@@ -55,7 +55,7 @@ def leaders(scene: Scene) -> list[int]:
     return [each.leader for name in ("t", "alone") for each in topics[name].partitions]
 
 
-@pytest.mark.proves("H6", part="a log dir takes only its own replicas offline")
+@pytest.mark.proves("S11", part="one fails")
 def test_one_offline_log_dir_takes_only_its_own_replicas_offline() -> None:
     scene = scene_with_two_log_dirs()
     assert leaders(scene) == [1, 1, 1, 1]
@@ -81,6 +81,7 @@ def test_replica_found_in_an_offline_log_dir_loses_its_leadership() -> None:
     assert partition_of(scene, 0).directory_of(1) == SECOND_DIR
 
 
+@pytest.mark.proves("S11", part="missing or replaced")
 def test_replica_in_a_log_dir_that_is_not_registered_is_not_elected() -> None:
     scene = scene_with_two_log_dirs()
     register_dirs(scene, FIRST_DIR)

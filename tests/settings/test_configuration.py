@@ -180,7 +180,7 @@ def test_standard_authorizer_is_accepted_without_a_warning() -> None:
     ("override", "word"),
     [
         ("listeners=SSL://localhost:9093", "uses TLS but has no certificate"),
-        ("log.dirs=/a,/b", "several directories"),
+        ("log.dirs=/a,/b,/a/", "names a directory twice"),
         ("listeners=localhost:9092", "NAME://host:port"),
         ("advertised.listeners=PLAINTEXT://0.0.0.0:9092", "nonroutable"),
     ],

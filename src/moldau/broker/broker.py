@@ -32,7 +32,7 @@ from moldau.broker.partitions.log_cleaner import LogCleaner
 from moldau.broker.partitions.log_flusher import LogFlusher
 from moldau.broker.partitions.log_maintenance import LogMaintenance
 from moldau.broker.partitions.log_scrubber import LogScrubber
-from moldau.broker.partitions.log_store import LogStore
+from moldau.broker.partitions.log_stores import LogStores
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.partitions.record_validation import RecordValidator
 from moldau.broker.partitions.table import Partitions
@@ -40,6 +40,7 @@ from moldau.broker.partitions.write_coalescer import WriteCoalescer
 from moldau.broker.quotas.client_quotas import ClientQuotas
 from moldau.broker.replicas.replicas import Replicas
 from moldau.broker.runtime.log_dir_monitor import LogDirMonitor
+from moldau.broker.runtime.log_dirs import LogDirs, path_of
 from moldau.broker.runtime.loop_stalls import LoopStalls
 from moldau.broker.runtime.meters import AuthenticationMeter, TrafficMeter
 from moldau.broker.runtime.rate_limited_logger import RateLimitedLogger
@@ -66,6 +67,7 @@ from moldau.model.errors import CoordinatorLoadInProgress, InvalidConfig, KafkaE
 from moldau.model.ids import NO_NODE, Address
 from moldau.model.ports import Ports
 from moldau.model.protocol import METADATA_TOPIC
+from moldau.storage.files import SyncFailed
 from moldau.storage.settings import LogSettings
 from moldau.wire.messages import AllocateProducerIdsRequest
 
@@ -87,13 +89,14 @@ class Broker:
         static: Mapping[str, str],
         data_folder: str,
         cluster_id: str,
-        store: LogStore,
+        store: LogStores,
         metadata: MetadataDriver,
         peers: Peers,
         controllers: Peers,
         on_failure: Callable[[str, BaseException], None],
         incarnation_id: bytes,
-        log_dir: LogDirMonitor,
+        log_dirs: LogDirs,
+        record_sync_failure: Callable[[str], None],
         inter_broker_listener: str = "",
         authorizer: Authorizer | None = None,
     ) -> None:
@@ -109,8 +112,9 @@ class Broker:
         self.data_folder = data_folder
         self._store = store
         self.metadata = metadata
-        self.log_dir = log_dir
-        log_dir.listeners.append(self._log_dir_changed)
+        self.log_dirs = log_dirs
+        log_dirs.when_changed(self._log_dir_changed)
+        self._record_sync_failure = record_sync_failure
         self.authorizer = authorizer or AllowAll()
         self.allows_all = authorizer is None
         self.audit_log = AuditLog(ports.disk, ports.clock, _audit_log_settings(settings, data_folder))
@@ -132,14 +136,16 @@ class Broker:
         self._make_services(ports, peers, store, on_failure)
 
     def _make_services(
-        self, ports: Ports, peers: Peers, store: LogStore, on_failure: Callable[[str, BaseException], None]
+        self, ports: Ports, peers: Peers, store: LogStores, on_failure: Callable[[str, BaseException], None]
     ) -> None:
         """Create the services of partitions, groups and sessions in the order of their dependencies."""
         settings = self.settings
         self.fetch_sessions = FetchSessions(ports.random, settings.max_incremental_fetch_session_cache_slots)
         self.record_validator = RecordValidator(ports.executor)
         self.record_samplers = RecordSamplers(ports.random)
-        self.log_flusher = LogFlusher(ports.executor, ports.clock, on_failure, self.log_dir, self.limited_logger)
+        self.log_flusher = LogFlusher(
+            ports.executor, ports.clock, self._sync_failed, self._log_dir_of, self.limited_logger
+        )
         self.write_coalescer = WriteCoalescer()
         self.replica_sessions = ReplicaFetchSessions(ports.random)
         self.replicas = Replicas(
@@ -153,7 +159,7 @@ class Broker:
             self.controller.ask,
             lambda: self.partitions.checkpoint_recovery_points(),
             on_failure,
-            lambda: self.log_dir.is_online,
+            self.log_dirs,
             lambda partition, offset: self.log_scrubber.request(partition, offset),
         )
         self.partitions = Partitions(
@@ -166,17 +172,7 @@ class Broker:
             self.write_coalescer,
             self.replicas,
         )
-        self.log_scrubber = LogScrubber(self.partitions, ports, self.data_folder, lambda: self.settings)
-        self.log_maintenance = LogMaintenance(
-            self.partitions,
-            self.log_flusher,
-            ports.clock,
-            ports.disk,
-            ports.executor,
-            lambda: self.settings,
-            LogCleaner(self.partitions, store, ports.clock, ports.executor, self.log_scrubber.verify_transactions),
-            lambda: not self.log_dir.is_online,
-        )
+        self._make_maintenance(ports, store)
         self.share_coordinator = ShareCoordinator(self, on_failure)
         self.share_persister = NetworkPersister(self, self.share_coordinator)
         self.groups = Groups(self, self.share_persister, on_failure)
@@ -191,6 +187,19 @@ class Broker:
         self.client_quotas = ClientQuotas(ports.clock, lambda: self.settings)
         self.client_telemetry = ClientTelemetry(ports.clock, ports.random, ports.executor, lambda: self.settings)
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
+
+    def _make_maintenance(self, ports: Ports, store: LogStores) -> None:
+        self.log_scrubber = LogScrubber(self.partitions, ports, self.data_folder, lambda: self.settings)
+        self.log_maintenance = LogMaintenance(
+            self.partitions,
+            self.log_flusher,
+            ports.clock,
+            ports.disk,
+            ports.executor,
+            lambda: self.settings,
+            LogCleaner(self.partitions, store, ports.clock, ports.executor, self.log_scrubber.verify_transactions),
+            lambda: not self.log_dirs.are_all_online,
+        )
 
     # -- metadata
 
@@ -273,26 +282,39 @@ class Broker:
 
     # -- disk
 
-    def disk_space(self) -> tuple[int, int]:
-        """Return the total and the free bytes of the data directory's file system."""
-        return self._disk.total_bytes(self.data_folder), self._disk.free_bytes(self.data_folder)
+    def disk_space(self, path: str) -> tuple[int, int]:
+        """Return the total and the free bytes of a log dir's file system."""
+        return self._disk.total_bytes(path), self._disk.free_bytes(path)
+
+    def _log_dir_of(self, partition: Partition) -> LogDirMonitor:
+        return self.log_dirs.of(partition.log.folder)
+
+    def _sync_failed(self, partition: Partition, error: SyncFailed) -> None:
+        """It is unknown which records of this disk are lost: go on with other log dirs, or stop."""
+        log_dir = self._log_dir_of(partition)
+        if log_dir is self.log_dirs.metadata:
+            self._on_failure(f"{partition.name}: fsync failed", error)
+            return
+        self._record_sync_failure(path_of(partition.log.folder))
+        log_dir.fail_until_restart(f"{partition.name}: {error}", "replace the disk and restart the broker")
 
     def _disk_failed(self, partition: Partition, error: OSError) -> None:
         """Count a failed read or write. The client gets an error; the log gets a line at powers of two."""
         self.disk_errors += 1
-        self.log_dir.failed(error)
+        self._log_dir_of(partition).failed(error)
         if self.disk_errors.bit_count() == 1:  # the first, second, fourth, eighth …
             logger.error("%s: disk error (number %d of this broker): %s", partition.name, self.disk_errors, error)
 
     def _log_dir_changed(self) -> None:
-        """Other brokers can take over while the log dir is offline."""
-        if not self.log_dir.is_online:
+        """Other brokers can take over while a log dir is offline."""
+        if not self.log_dirs.metadata.is_online:
             self.metadata.give_up()
         self.partitions.reassign_roles()
 
     def gives_up(self, partition: PartitionImage) -> bool:
-        """Whether another broker is to lead this partition, because the log dir is offline."""
-        return not self.log_dir.is_online and self.replicas.gives_up(partition)
+        """Whether another broker is to lead this partition, because its log dir is offline."""
+        directory = partition.directory_of(self.node_id)
+        return not self.log_dirs.is_assignment_online(directory) and self.replicas.has_substitute(partition)
 
     # -- bugs
 
@@ -319,7 +341,7 @@ class Broker:
     async def close(self) -> None:
         """Stop the background tasks, then flush and close every log."""
         self.loop_stalls.stop()
-        await self.log_dir.close()
+        await self.log_dirs.close()
         await self.failure_detector.close()
         await self.log_maintenance.stop()
         await self.log_scrubber.stop()

@@ -47,7 +47,10 @@ def info(data: Data = DATA_DEFAULT, json: Json = False) -> None:
 @app.command("format")
 def format_folder(
     data: Annotated[
-        Path | None, typer.Option("--data", "-d", metavar="DIRECTORY", help="The data directory. [moldau-data]")
+        list[Path] | None,
+        typer.Option(
+            "--data", "-d", metavar="DIRECTORY", help="A data directory, first that of the metadata log. [moldau-data]"
+        ),
     ] = None,
     cluster_id: Annotated[
         str | None, typer.Option("--cluster-id", "-t", help="Same for all nodes; generated if not given.")
@@ -86,15 +89,19 @@ def format_folder(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Format a data directory: write cluster, node and directory id, the voters and users of a new cluster."""
+    """Format data directories: write cluster, node and directory id, the voters and users of a new cluster."""
     from moldau.cli.storage_format import FormatFlags, format_data
 
     users = tuple(add_scram or ())
-    flags = FormatFlags(data, node_id, cluster_id, standalone, initial_controllers, no_initial_controllers, users)
-    path, identity = format_data(flags, files or [], ignore_formatted=ignore_formatted)
+    flags = FormatFlags(
+        tuple(data or ()), node_id, cluster_id, standalone, initial_controllers, no_initial_controllers, users
+    )
+    paths, identity = format_data(flags, files or [], ignore_formatted=ignore_formatted)
     if json:
-        show_json({"folder": path, "cluster_id": identity.cluster_id, "node_id": identity.node_id})
-    else:
+        own = {"cluster_id": identity.cluster_id, "node_id": identity.node_id}
+        show_json({"folder": paths[0], "folders": paths, **own})
+        return
+    for path in paths:
         print(f"{path} belongs to node {identity.node_id} of cluster {identity.cluster_id}")
 
 

@@ -1,4 +1,4 @@
-"""`moldau storage format`: format a data directory from flags and settings files."""
+"""`moldau storage format`: format the data directories of a node from flags and settings files."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +9,7 @@ from moldau.cli.files import read_identity, read_text
 from moldau.machines.raft import Endpoints, VoterSet
 from moldau.model.errors import InvalidConfig
 from moldau.node.configuration import Configuration, load_configuration
+from moldau.node.identity import identify
 from moldau.node.ports.capabilities import Capabilities
 from moldau.node.ports.clock import SystemClock
 from moldau.node.ports.files import SystemDisk
@@ -25,7 +26,7 @@ NODE_DEFAULT: Final = 1
 class FormatFlags:
     """The options of the command line, which override the settings."""
 
-    data: Path | None
+    data: tuple[Path, ...]
     node_id: int | None
     cluster_id: str | None
     is_standalone: bool
@@ -34,22 +35,36 @@ class FormatFlags:
     scram_users: tuple[str, ...] = field(default=(), repr=False)
 
 
-def format_data(flags: FormatFlags, files: list[Path], *, ignore_formatted: bool) -> tuple[str, MetaProperties]:
-    """Format the data directory; return its path and identity."""
+def format_data(flags: FormatFlags, files: list[Path], *, ignore_formatted: bool) -> tuple[list[str], MetaProperties]:
+    """Format the data directories; return their paths, first that of the metadata log, and its identity."""
     _check(flags)
     configuration = _configuration(files) if files else None
-    path = _path(flags, configuration)
-    read_identity(Path(path))
+    paths = _paths(flags, configuration)
+    for path in paths:
+        read_identity(Path(path))
     disk = SystemDisk(Capabilities.detect())
+    folders: list[LogDir] = []
     try:
         voters = _voters(flags, configuration)
-        folder = LogDir.open(disk, path)
-        try:
-            return path, _format(flags, configuration, folder, disk, voters, ignore_formatted=ignore_formatted)
-        finally:
-            folder.close()
+        for path in paths:
+            folders.append(LogDir.open(disk, path))
+        if not ignore_formatted:
+            _check_unformatted(folders)
+        identity = _format(flags, configuration, folders[0], disk, voters)
+        for each in folders[1:]:
+            identify(each, identity.node_id, system_random(), identity.cluster_id)
+        return paths, identity
     except (LogDirLocked, CorruptMetaProperties, InvalidConfig) as error:
         raise CommandError(str(error)) from error
+    finally:
+        for each in folders:
+            each.close()
+
+
+def _check_unformatted(folders: list[LogDir]) -> None:
+    for each in folders:
+        if each.identity() is not None:
+            raise CommandError(f"{each.path} is formatted already; use --ignore-formatted to accept that")
 
 
 def _format(
@@ -58,13 +73,9 @@ def _format(
     folder: LogDir,
     disk: SystemDisk,
     voters: VoterSet | InitialVoters,
-    *,
-    ignore_formatted: bool,
 ) -> MetaProperties:
     node_id = _node_id(flags, configuration)
     known = folder.identity()
-    if known is not None and not ignore_formatted:
-        raise CommandError(f"{folder.path} is formatted already; use --ignore-formatted to accept that")
     if known is not None:
         if flags.scram_users:
             raise CommandError("the directory is formatted already: create users with moldau user create")
@@ -99,10 +110,14 @@ def _configuration(files: list[Path]) -> Configuration:
     return load_configuration([(str(path), read_text(path)) for path in files])
 
 
-def _path(flags: FormatFlags, configuration: Configuration | None) -> str:
-    if flags.data is not None:
-        return str(flags.data)
-    return configuration.settings.folders[0] if configuration is not None else str(DATA_DEFAULT)
+def _paths(flags: FormatFlags, configuration: Configuration | None) -> list[str]:
+    """Return the data directories, first that of the metadata log."""
+    if flags.data:
+        return list(dict.fromkeys(map(str, flags.data)))
+    if configuration is None:
+        return [str(DATA_DEFAULT)]
+    settings = configuration.settings
+    return list(dict.fromkeys((settings.metadata_folder, *settings.folders)))
 
 
 def _node_id(flags: FormatFlags, configuration: Configuration | None) -> int:

@@ -15,6 +15,7 @@ from moldau.model.listeners import Listeners, parse_address, resolve_listeners
 from moldau.model.open_listeners import is_loopback, open_listeners
 from moldau.model.quorum import BROKER, CONTROLLER, Quorum, resolve_quorum
 from moldau.model.tls import ClientAuth
+from moldau.node.log_dirs import check_paths
 from moldau.node.peer_security import peer_securities
 from moldau.node.properties import Entry, read_override, read_properties, read_toml
 
@@ -143,8 +144,7 @@ def _check_supported(settings: BrokerSettings, listeners: Listeners, texts: Mapp
             check_listener(listener.name, texts)
     if settings.serves_metrics_by_tls:
         _check_tls(METRICS_LISTENER, texts)
-    if len(settings.folders) > 1:
-        raise InvalidConfig("log.dirs has several directories, but only one is supported.")
+    check_paths(settings.folders)
 
 
 def _check_tls(listener: str, texts: Mapping[str, str]) -> None:

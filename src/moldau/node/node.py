@@ -21,8 +21,10 @@ from moldau.broker.metrics.endpoint import MetricsEndpoint
 from moldau.broker.network.authentication import GateHost
 from moldau.broker.network.listeners import Listeners
 from moldau.broker.partitions.log_store import LogStore
+from moldau.broker.partitions.log_stores import LogStores
 from moldau.broker.requests.router import LocalHandler, Routers
 from moldau.broker.runtime.log_dir_monitor import LogDirMonitor
+from moldau.broker.runtime.log_dirs import LogDirs
 from moldau.machines.metadata.settings import MetadataSettings
 from moldau.machines.raft import Endpoints, Voter
 from moldau.model.ids import NO_EPOCH, Address
@@ -31,7 +33,8 @@ from moldau.model.ports import Listener, Ports
 from moldau.model.tls import TlsSettings
 from moldau.model.units import SECOND_MS
 from moldau.node.configuration import Configuration
-from moldau.node.identity import identify, random_id
+from moldau.node.identity import random_id
+from moldau.node.log_dirs import NodeLogDirs
 from moldau.node.peer_security import peer_securities
 from moldau.node.ports.urls import fetch_document
 from moldau.storage.files import SyncFailed
@@ -69,16 +72,14 @@ class Node:
 
     async def start(self) -> None:
         """Lock the data directory, recover metadata and logs, register, serve."""
-        self._log_dir = LogDir.open(self._ports.disk, self._configuration.settings.folders[0])
+        settings = self._configuration.settings
+        self._log_dirs = NodeLogDirs.open(self._ports.disk, settings.folders, settings.metadata_folder)
         try:
-            self._identity = identify(
-                self._log_dir,
-                self._configuration.settings.node_id,
-                self._ports.random,
-                may_format=self._configuration.quorum.is_standalone,
+            self._identity = self._log_dirs.identify(
+                settings.node_id, self._ports.random, may_format=self._configuration.quorum.is_standalone
             )
-            self._has_lost_power = self._log_dir.has_lost_power()
-            self._has_failed_sync = self._log_dir.has_sync_failure()
+            self._log_dirs.take_shutdown_state()
+            self._previous_epoch = self._log_dirs.epoch_before
             self._assemble()
             await self._bring_up()
         except BaseException as error:
@@ -93,26 +94,17 @@ class Node:
     def _note_failed_sync(self, error: BaseException) -> None:
         """Record a failed sync first of all: the process may end at any moment."""
         if isinstance(error, SyncFailed):
-            self._log_dir.record_sync_failure()
+            self._log_dirs.record_sync_failure()
 
     def _assemble(self) -> None:
         """Create the parts of the node without starting them."""
         settings, ports = self._configuration.settings, self._ports
-        clean_epoch = self._log_dir.take_clean_shutdown()
-        self._previous_epoch = self._epoch_before(clean_epoch)
-        store = LogStore(
-            self._log_dir,
-            ports.disk,
-            ports.executor,
-            ports.random,
-            ports.clock,
-            is_clean=clean_epoch is not None,
-            has_lost_power=self._has_lost_power,
-            has_sync_failure=self._has_failed_sync,
-            producer_expiration_ms=lambda: self.broker.settings.producer_id_expiration_ms,
-        )
-        self._log_dir_monitor = LogDirMonitor(
-            self._log_dir.path, ports.disk, ports.executor, ports.clock, lambda: settings
+        log_dirs = self._monitor_log_dirs()
+        self._metadata_dir_monitor = log_dirs.metadata
+        stores = LogStores.of(
+            map(self._make_store, self._log_dirs.by_path.values()),
+            log_dirs,
+            lambda: self.broker.settings.cordoned_log_dirs,
         )
         self._peers, self._controllers = self._make_peers()
         self._metadata = self._make_metadata()
@@ -120,15 +112,16 @@ class Node:
             ports,
             settings,
             self._configuration.texts,
-            self._log_dir.path,
+            self._log_dirs.metadata.path,
             self._identity.cluster_id,
-            store,
+            stores,
             self._metadata,
             self._peers,
             self._controllers,
             self._failed,
             self._incarnation_id(),
-            self._log_dir_monitor,
+            log_dirs,
+            self._log_dirs.record_sync_failure_in,
             self._configuration.listeners.inter_broker,
             self._authorizer or self._make_authorizer(),
         )
@@ -137,6 +130,33 @@ class Node:
         apis = (*self.routers.broker.apis.values(), *self.routers.controller.apis.values())
         self.broker.audit_log.api_names.update((api.key, api.name) for api in apis)
         self._listeners = Listeners(self.broker, self.routers, ports.network, self._gates(), self._listener_tls())
+
+    def _monitor_log_dirs(self) -> LogDirs:
+        monitors = {each.path: self._make_monitor(each) for each in self._log_dirs.all}
+        return LogDirs(
+            [monitors[path] for path in self._log_dirs.by_path],
+            self._log_dirs.ids,
+            monitors[self._log_dirs.metadata.path],
+            self._log_dirs.unopened,
+        )
+
+    def _make_monitor(self, log_dir: LogDir) -> LogDirMonitor:
+        ports, settings = self._ports, self._configuration.settings
+        return LogDirMonitor(log_dir.path, ports.disk, ports.executor, ports.clock, lambda: settings)
+
+    def _make_store(self, log_dir: LogDir) -> LogStore:
+        ports, path = self._ports, log_dir.path
+        return LogStore(
+            log_dir,
+            ports.disk,
+            ports.executor,
+            ports.random,
+            ports.clock,
+            is_clean=self._log_dirs.clean_epochs[path] is not None,
+            has_lost_power=self._log_dirs.power_losses[path],
+            has_sync_failure=self._log_dirs.failed_syncs[path],
+            producer_expiration_ms=lambda: self.broker.settings.producer_id_expiration_ms,
+        )
 
     def _make_peers(self) -> tuple[Peers, Peers]:
         """The connections to other brokers, and those to controllers: they may be secured in different ways."""
@@ -189,14 +209,8 @@ class Node:
 
     def _incarnation_id(self) -> bytes:
         """Return a new id, unless the last run ended before its registration was confirmed."""
-        unfinished = None if self._has_lost_power else self._log_dir.pending_incarnation()
+        unfinished = None if self._log_dirs.has_lost_power else self._log_dirs.metadata.pending_incarnation()
         return unfinished or random_id(self._ports.random)
-
-    def _epoch_before(self, clean_epoch: int | None) -> int:
-        """Return the broker's last epoch, or NO_EPOCH if acknowledged records may have been lost since."""
-        if clean_epoch is not None:
-            return clean_epoch
-        return NO_EPOCH if self._has_lost_power else self._log_dir.last_broker_epoch()
 
     def _make_metadata(self) -> MetadataDriver:
         settings, quorum, ports = self._configuration.settings, self._configuration.quorum, self._ports
@@ -210,7 +224,7 @@ class Node:
             member=settings,
         )
         return MetadataDriver(
-            self._log_dir.path,
+            self._log_dirs.metadata.path,
             membership,
             disk=ports.disk,
             executor=ports.executor,
@@ -220,10 +234,10 @@ class Node:
             rules=ConfigValidator(self._configuration.texts),
             log_settings=settings,
             machine_settings=self._machine_settings,
-            has_lost_power=self._has_lost_power,
-            has_sync_failure=self._has_failed_sync,
+            has_lost_power=self._log_dirs.power_losses[self._log_dirs.metadata.path],
+            has_sync_failure=self._log_dirs.failed_syncs[self._log_dirs.metadata.path],
             failed=lambda error: self._failed("the metadata log failed", error),
-            observer=self._log_dir_monitor,
+            observer=self._metadata_dir_monitor,
         )
 
     def _machine_settings(self) -> MetadataSettings:
@@ -251,7 +265,7 @@ class Node:
                 self._control()
             if self._configuration.is_broker:
                 await self._join()
-            self.broker.partitions.when_opened(self._log_dir.record_boot)
+            self.broker.partitions.when_opened(self._log_dirs.record_boot)
         except BaseException:
             await self._listeners.close()
             await self._peers.close()
@@ -290,9 +304,9 @@ class Node:
     async def _join(self) -> None:
         """Register the broker, catch up with the metadata, recover its logs, then unfence."""
         self._lifecycle = BrokerLifecycle(
-            self.broker, self._registration(), self._log_dir.record_broker_epoch, self._failed
+            self.broker, self._registration(), self._log_dirs.metadata.record_broker_epoch, self._failed
         )
-        self._log_dir.record_incarnation(self.broker.incarnation_id)
+        self._log_dirs.metadata.record_incarnation(self.broker.incarnation_id)
         await self._lifecycle.register()
         await self._lifecycle.catch_up()
         await self.broker.start()
@@ -316,7 +330,7 @@ class Node:
                 for name, levels in self.broker.supported_features.items()
             ],
             rack=self._configuration.settings.broker_rack,
-            log_dirs=[self._identity.directory_id],
+            log_dirs=list(self._log_dirs.ids.values()),
             previous_broker_epoch=self._previous_epoch,
         )
 
@@ -367,9 +381,8 @@ class Node:
         await self._listeners.close()
         await self._peers.close()
         await self._controllers.close()
-        if self.broker.partitions.are_all_open:
-            self._log_dir.mark_clean_shutdown(NO_EPOCH if self._lifecycle is None else self._lifecycle.epoch)
-        else:
+        epoch = NO_EPOCH if self._lifecycle is None else self._lifecycle.epoch
+        if not self._log_dirs.mark_clean_shutdown(epoch, self.broker.partitions.is_closed_cleanly):
             logger.warning(
                 "Shutdown is not marked as clean: some logs are offline. All logs are recovered at the next start."
             )
@@ -380,7 +393,7 @@ class Node:
         if self._metrics is not None:
             await self._metrics.close()
         await self._ports.executor.close()
-        self._log_dir.close()
+        self._log_dirs.close()
 
     def _metrics_pages(self) -> MetricsEndpoint:
         apis = list(self.routers.broker.apis.values())

@@ -5,6 +5,7 @@ mounted = disk.mount()                      # the Disk port of one process
 disk.crash_at(12, When.TORN)                # the process dies in the twelfth I/O point
 ...                                         # raises Crashed there, and in every later call
 disk.write_error = errno.EIO                # or: every write fails, as on a broken or read-only disk
+disk.failing_folder = "/data2"           # and only there, as one of several disks
 disk.is_hanging = True                      # or: syncs never complete
 disk.power_loss()                           # or: unsynced changes are partly lost
 recovered = disk.mount()                    # the next process
@@ -52,6 +53,8 @@ class SimulatedDisk:
         self.faults = DiskFaults()
         self.fired: Counter[str] = Counter()
         self.write_error = 0  # if not 0, everything that changes the disk fails with this error; syncs have no effect
+        self.failing_folder = ""  # if not empty, `write_error` and `sync_error` concern this folder only
+        self.sync_error = 0  # if not 0, every sync fails with this error
         self.broken_sectors: set[tuple[str, int]] = set()  # reads of them fail
         self.is_hanging = False  # jobs of the executor do not complete while this is True
         self.points = 0
@@ -218,9 +221,10 @@ class SimulatedDisk:
         self.trace.record(f"{self.name} {operation}", f"{path} {detail}" if detail else path)
         if self.on_io is not None:
             self.on_io(IoPoint(self.points, operation, path))
-        if self.write_error and "sync" not in operation:
+        error = self.sync_error if "sync" in operation else self.write_error
+        if error and path.startswith(self.failing_folder):
             self._count(f"failed {operation}", path)
-            raise os_error(self.write_error, path)
+            raise os_error(error, path)
         crash = self._crash if self._crash is not None and self._crash.number == self.points else None
         if crash is not None and (crash.when is When.BEFORE or (crash.when is When.TORN and torn is None)):
             self._die(crash)

@@ -101,21 +101,6 @@ class NodeSettings:
         None,
         doc="The rack of this node; replicas are spread over racks, and consumers may fetch from their own.",
     )
-    log_dirs: tuple[str, ...] = setting(
-        "log.dirs",
-        (),
-        doc="The data directories; when empty, log.dir is used.",
-    )
-    log_dir: tuple[str, ...] = setting(
-        "log.dir",
-        ("moldau-data",),
-        check=_non_empty,
-        doc="The data directory if log.dirs is empty.",
-    )
-
-    @property
-    def folders(self) -> tuple[str, ...]:
-        return self.log_dirs or self.log_dir
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Settings for a log dir that cannot be written."""
+"""Settings for log dirs: where they are, and when one counts as offline."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,25 @@ from moldau.model.units import DAY_MS, SECOND_MS
 
 @dataclass(frozen=True, kw_only=True)
 class LogDirSettings:
-    """When a log dir counts as offline."""
+    """Where the log dirs are, and when one counts as offline."""
+
+    log_dirs: tuple[str, ...] = setting(
+        "log.dirs",
+        (),
+        doc="The data directories, one for each disk; when empty, log.dir is used.",
+    )
+    log_dir: tuple[str, ...] = setting(
+        "log.dir",
+        ("moldau-data",),
+        check=lambda paths: None if paths else "it must not be empty",
+        doc="The data directory if log.dirs is empty.",
+    )
+
+    metadata_log_dir: str | None = setting(
+        "metadata.log.dir",
+        None,
+        doc="The directory of the metadata log; when empty, the first log dir.",
+    )
 
     log_dir_io_timeout_ms: int = setting(
         "moldau.log.dir.io.timeout.ms",
@@ -32,3 +50,11 @@ class LogDirSettings:
         scope=Scope.CLUSTER,
         doc="Closed segments are read and verified once in this time, at most 3% of the time; -1: never.",
     )
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        return self.log_dirs or self.log_dir
+
+    @property
+    def metadata_folder(self) -> str:
+        return self.metadata_log_dir or self.folders[0]

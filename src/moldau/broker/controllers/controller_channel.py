@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from moldau.broker.cluster.local_requests import LocalRequests
 from moldau.broker.cluster.peers import Peers
 from moldau.broker.controllers.forwarded_client import encode_address, encode_principal
-from moldau.broker.runtime.log_dir_monitor import LogDirMonitor
+from moldau.broker.runtime.log_dirs import LogDirs
 from moldau.client.errors import error_of
 from moldau.model.errors import (
     ClusterAuthorizationFailed,
@@ -77,7 +77,7 @@ class ControllerHost(Protocol):
     def local(self) -> LocalRequests: ...
 
     @property
-    def log_dir(self) -> LogDirMonitor: ...
+    def log_dirs(self) -> LogDirs: ...
 
 
 class ControllerChannel:
@@ -131,7 +131,7 @@ class ControllerChannel:
 
     async def _send_once(self, request: Any, timeout_ms: float, purpose: str) -> Any:
         """None if the active controller is unknown."""
-        if not self._broker.log_dir.is_online and (others := self._broker.metadata.other_controllers):
+        if not self._broker.log_dirs.metadata.is_online and (others := self._broker.metadata.other_controllers):
             return await self._send_to_any(others, request, timeout_ms, purpose)
         if self.is_here:
             return await self._broker.local.decide(request)
@@ -141,7 +141,7 @@ class ControllerChannel:
         return await self._peers.ask(address, request, timeout_ms=timeout_ms, purpose=purpose)
 
     async def _send_to_any(self, controllers: list[Address], request: Any, timeout_ms: float, purpose: str) -> Any:
-        """While the log dir is offline this node may not learn of a new controller: try one after the other."""
+        """Without its metadata log this node may not learn of a new controller: try one after the other."""
         known = self._broker.metadata.controller_address
         if known is not None and not self.is_here and self._attempts % 2 == 0:
             address = known

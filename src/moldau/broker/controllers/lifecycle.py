@@ -17,7 +17,7 @@ from moldau.broker.cluster.metadata_publisher import MetadataPublisher
 from moldau.broker.configs.controller_settings import LifecycleSettings
 from moldau.broker.controllers.controller_channel import ControllerChannel
 from moldau.broker.drivers.metadata import MetadataDriver
-from moldau.broker.runtime.log_dir_monitor import LogDirMonitor
+from moldau.broker.runtime.log_dirs import LogDirs
 from moldau.client.errors import error_of
 from moldau.machines.metadata.image import MetadataImage
 from moldau.model.errors import ErrorCode, KafkaError, RequestTimedOut, UnsupportedVersion
@@ -75,7 +75,7 @@ class LifecycleHost(Protocol):
     def metadata_publisher(self) -> MetadataPublisher: ...
 
     @property
-    def log_dir(self) -> LogDirMonitor: ...
+    def log_dirs(self) -> LogDirs: ...
 
 
 class BrokerLifecycle:
@@ -170,7 +170,7 @@ class BrokerLifecycle:
         """Start heartbeats; returns when this broker is unfenced and its image shows it."""
         self._heartbeat_task = asyncio.get_running_loop().create_task(self._send_heartbeats())
         self._broker.metadata.on_leader_changed.append(self._controller_changed.set)
-        self._broker.log_dir.listeners.append(self._controller_changed.set)
+        self._broker.log_dirs.when_changed(self._controller_changed.set)
         await self._broker.metadata_publisher.until(self._is_unfenced)
 
     def _is_unfenced(self, image: MetadataImage) -> bool:
@@ -225,7 +225,7 @@ class BrokerLifecycle:
             broker_epoch=self.epoch,
             current_metadata_offset=self._broker.image.offset,
             want_shut_down=wants_shut_down,
-            offline_log_dirs=() if self._broker.log_dir.is_online else self._registration.log_dirs,
+            offline_log_dirs=self._broker.log_dirs.offline_ids,
         )
         response: BrokerHeartbeatResponse = await self._broker.controller.ask(
             heartbeat, timeout_ms=HEARTBEAT_TIMEOUT_MS, purpose=HEARTBEAT

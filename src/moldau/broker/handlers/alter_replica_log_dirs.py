@@ -29,8 +29,8 @@ async def handle(request: AlterReplicaLogDirsRequest, context: LogContext) -> Al
 
 def _result(path: str, topic: str, index: int, context: LogContext) -> ErrorCode:
     try:
-        if path != context.broker.data_folder:
-            raise LogDirNotFound(f"This broker's log directory is {context.broker.data_folder}, not {path}.")
+        if path not in context.broker.log_dirs.paths:
+            raise LogDirNotFound(f"The log dirs of this broker are {', '.join(context.broker.log_dirs.paths)}.")
         _check_presence(topic, index, context)
     except KafkaError as error:
         return error.code

@@ -20,7 +20,7 @@ from moldau.broker.partitions.table import Partitions
 from moldau.broker.quotas.client_quotas import ClientQuotas
 from moldau.broker.requests.context import ContextHost, RequestContext
 from moldau.broker.requests.quorum_requests import ClusterMember
-from moldau.broker.runtime.log_dir_monitor import LogDirMonitor
+from moldau.broker.runtime.log_dirs import LogDirs
 from moldau.broker.runtime.meters import TrafficMeter
 from moldau.broker.runtime.record_sampler import RecordSamplers
 from moldau.broker.shares.network_persister import NetworkPersister
@@ -95,12 +95,12 @@ class LogHost(MetadataHost, Protocol):
     def partitions(self) -> Partitions: ...
 
     @property
-    def log_dir(self) -> LogDirMonitor: ...
+    def log_dirs(self) -> LogDirs: ...
 
     @property
     def log_maintenance(self) -> LogMaintenance: ...
 
-    def disk_space(self) -> tuple[int, int]: ...
+    def disk_space(self, path: str) -> tuple[int, int]: ...
 
 
 class ProduceHost(MetadataHost, TransactionHost, Protocol):

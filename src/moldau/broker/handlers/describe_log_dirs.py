@@ -1,4 +1,4 @@
-"""DescribeLogDirs: the size of each partition on disk, and the total and free space."""
+"""DescribeLogDirs: the size of each partition on disk, and the total and free space of each log dir."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.handlers.contexts import LogContext
 from moldau.broker.partitions.partition import Partition
+from moldau.broker.runtime.log_dirs import path_of
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
 
@@ -15,19 +16,39 @@ Size = DescribeLogDirsResponse.DescribeLogDirsPartition
 
 
 async def handle(request: DescribeLogDirsRequest, context: LogContext) -> DescribeLogDirsResponse:
-    """Describe the broker's only log directory."""
+    """Describe the log dirs of this broker. One that is offline has an error, and what can still be read."""
     context.authorize(Operation.DESCRIBE, CLUSTER)
+    by_path: defaultdict[str, list[Partition]] = defaultdict(list)
+    for partition in _requested(request, context):
+        by_path[path_of(partition.log.folder)].append(partition)
+    log_dirs = context.broker.log_dirs
+    results = [_described(path, by_path[path], context) for path in log_dirs.paths]
+    results += [Folder(error_code=int(ErrorCode.KAFKA_STORAGE_ERROR), log_dir=path) for path in log_dirs.unopened]
+    return DescribeLogDirsResponse(results=results)
+
+
+def _described(path: str, partitions: Iterable[Partition], context: LogContext) -> Folder:
     broker = context.broker
-    total_bytes, free_bytes = broker.disk_space()
-    folder = Folder(
-        error_code=int(ErrorCode.NONE if broker.log_dir.is_online else ErrorCode.KAFKA_STORAGE_ERROR),
-        log_dir=broker.data_folder,
-        topics=_topics(_requested(request, context)),
+    is_online = broker.log_dirs.is_online(path)
+    total_bytes, free_bytes = _space(path, context)
+    return Folder(
+        error_code=int(ErrorCode.NONE if is_online else ErrorCode.KAFKA_STORAGE_ERROR),
+        log_dir=path,
+        topics=_topics(partitions),
         total_bytes=total_bytes,
         usable_bytes=free_bytes,
-        is_cordoned=broker.image.is_cordoned(broker.node_id),
+        is_cordoned=broker.image.is_log_dir_cordoned(broker.node_id, path),
     )
-    return DescribeLogDirsResponse(results=[folder])
+
+
+def _space(path: str, context: LogContext) -> tuple[int, int]:
+    """The total and free bytes; unknown if the disk of one of several log dirs fails."""
+    try:
+        return context.broker.disk_space(path)
+    except OSError:
+        if len(context.broker.log_dirs.paths) == 1:
+            raise
+        return -1, -1
 
 
 def _requested(request: DescribeLogDirsRequest, context: LogContext) -> Iterable[Partition]:

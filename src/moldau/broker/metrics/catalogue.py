@@ -277,11 +277,14 @@ LOOP_STALL: Final = Metric(
     "moldau_loop_stall_seconds", "histogram", "Lag of the event loop: how late a periodic timer fired."
 )
 BUGS: Final = _counter("moldau_bugs_total", "Requests that failed because of a bug in the broker.")
-DISK_FREE: Final = _gauge("moldau_disk_free_bytes", "Free bytes of the data directory's file system.")
-DISK_TOTAL: Final = _gauge("moldau_disk_total_bytes", "Total bytes of the data directory's file system.")
+DISK_FREE: Final = _gauge("moldau_disk_free_bytes", "Free bytes of a log dir's file system.", "log_dir")
+DISK_TOTAL: Final = _gauge("moldau_disk_total_bytes", "Total bytes of a log dir's file system.", "log_dir")
 DISK_ERRORS: Final = _counter("moldau_disk_errors_total", "Failed reads and writes of logs.")
 OFFLINE_LOG_DIRS: Final = _gauge(
-    "kafka_log_logmanager_offlinelogdirectorycount", "1 if the log dir cannot be written: it is full or failing."
+    "kafka_log_logmanager_offlinelogdirectorycount", "Log dirs that cannot be written: they are full or failing."
+)
+LOG_DIR_OFFLINE: Final = _gauge(
+    "kafka_log_logmanager_logdirectoryoffline", "1 if this log dir cannot be written.", "log_dir"
 )
 SCRUBBED_BYTES: Final = _counter("moldau_scrub_bytes_total", "Bytes of closed segments that the scrubber verified.")
 SCRUB_PASSES: Final = _counter("moldau_scrub_passes_total", "Complete passes of the scrubber over all closed segments.")

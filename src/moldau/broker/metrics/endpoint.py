@@ -30,7 +30,7 @@ from moldau.broker.partitions.log_scrubber import LogScrubber
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.quotas.client_quotas import ClientQuotas
 from moldau.broker.requests.router import Api
-from moldau.broker.runtime.log_dir_monitor import LogDirMonitor
+from moldau.broker.runtime.log_dirs import LogDirs
 from moldau.broker.runtime.loop_stalls import LoopStalls
 from moldau.broker.runtime.meters import TrafficMeter
 from moldau.broker.runtime.rate_limited_logger import RateLimitedLogger
@@ -78,13 +78,13 @@ class MetricsHost(ClusterMetricsHost, Protocol):
     @property
     def disk_errors(self) -> int: ...
 
-    def disk_space(self) -> tuple[int, int]: ...
+    def disk_space(self, path: str) -> tuple[int, int]: ...
 
     @property
     def log_scrubber(self) -> LogScrubber: ...
 
     @property
-    def log_dir(self) -> LogDirMonitor: ...
+    def log_dirs(self) -> LogDirs: ...
 
     @property
     def fetch_sessions(self) -> FetchSessions: ...
@@ -152,9 +152,9 @@ class MetricsEndpoint:
 
     def _problems(self) -> Iterator[str]:
         """What this broker cannot do, with cause and remedy; user topics first."""
-        log_dir, offline = self._broker.log_dir, self._broker.partitions.offline
-        if not log_dir.is_online:
-            yield f"log dir {log_dir.folder} is offline: {log_dir.cause}; {log_dir.remedy}"
+        offline = self._broker.partitions.offline
+        for path, cause, remedy in self._broker.log_dirs.offline:
+            yield f"log dir {path} is offline: {cause}; {remedy}"
         causes = Counter(offline.values())
         for (topic, index), cause in sorted(offline.items(), key=lambda each: (is_internal(each[0][0]), each[0])):
             count = causes.pop(cause, 0)  # one line for each cause
@@ -255,9 +255,18 @@ class MetricsEndpoint:
             (((each.topic, str(each.partition)), each.records) for each in stable_lags(self._broker.partitions)),
         )
 
+    def _log_dirs(self) -> Iterator[str]:
+        log_dirs = self._broker.log_dirs
+        spaces = {path: _space_of(self._broker, path) for path in log_dirs.paths}
+        known = {path: space for path, space in spaces.items() if space[0] >= 0}
+        yield from plain(catalogue.DISK_TOTAL, [((path,), total) for path, (total, _) in known.items()])
+        yield from plain(catalogue.DISK_FREE, [((path,), free) for path, (_, free) in known.items()])
+        offline = {path for path, _, _ in log_dirs.offline}
+        paths = dict.fromkeys((*log_dirs.paths, *offline))
+        yield from plain(catalogue.LOG_DIR_OFFLINE, [((path,), int(path in offline)) for path in paths])
+
     def _node(self) -> Iterator[str]:
         broker = self._broker
-        total_bytes, free_bytes = broker.disk_space()
         numbers = (
             (catalogue.FETCH_SESSIONS, len(broker.fetch_sessions)),
             (catalogue.SESSION_PARTITIONS, broker.fetch_sessions.partition_count),
@@ -265,10 +274,8 @@ class MetricsEndpoint:
             (catalogue.CONNECTIONS, len(self._limits)),
             (catalogue.REJECTED_CONNECTIONS, self._limits.rejected),
             (catalogue.BUGS, broker.bugs),
-            (catalogue.DISK_FREE, free_bytes),
-            (catalogue.DISK_TOTAL, total_bytes),
             (catalogue.DISK_ERRORS, broker.disk_errors),
-            (catalogue.OFFLINE_LOG_DIRS, int(not broker.log_dir.is_online)),
+            (catalogue.OFFLINE_LOG_DIRS, len(broker.log_dirs.offline)),
             (catalogue.SCRUBBED_BYTES, broker.log_scrubber.bytes_read),
             (catalogue.SCRUB_PASSES, broker.log_scrubber.passes),
             (catalogue.SCRUB_PROGRESS, round(broker.log_scrubber.progress, 4)),
@@ -277,7 +284,16 @@ class MetricsEndpoint:
         )
         for metric, number in numbers:
             yield from plain(metric, [((), number)])
+        yield from self._log_dirs()
         yield from histogram(catalogue.LOOP_STALL, broker.loop_stalls.lateness)
+
+
+def _space_of(broker: MetricsHost, path: str) -> tuple[int, int]:
+    """The total and free bytes of a log dir; unknown if its disk fails."""
+    try:
+        return broker.disk_space(path)
+    except OSError:
+        return -1, -1
 
 
 def has_token(authorization: str, token: str) -> bool:

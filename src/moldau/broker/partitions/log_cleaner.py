@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
-from moldau.broker.partitions.log_store import LogStore
+from moldau.broker.partitions.log_stores import LogStores
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.partitions.table import Partitions
 from moldau.model.errors import KafkaError
@@ -48,7 +48,7 @@ class LogCleaner:
     def __init__(
         self,
         partitions: Partitions,
-        store: LogStore,
+        store: LogStores,
         clock: Clock,
         executor: Executor,
         verify_transactions: Callable[[Partition, Segment], Awaitable[bool]],

@@ -21,21 +21,21 @@ class LogFlusher:
 
     Group commit: appends continue while a flush runs; when it ends, everything it covered is committed and the next one
     starts at once, without added delay. A failed fsync is never retried, because the kernel may have dropped the dirty
-    pages: the node stops.
+    pages: the node stops, or does without the log dir if it has others.
     """
 
     def __init__(
         self,
         executor: Executor,
         clock: Clock,
-        on_failure: Callable[[str, SyncFailed], None],
-        observer: WriteObserver,
+        on_failure: Callable[[Partition, SyncFailed], None],
+        observer_of: Callable[[Partition], WriteObserver],
         limited_logger: RateLimitedLogger,
     ) -> None:
         self._executor = executor
         self._clock = clock
         self._on_failure = on_failure
-        self._observer = observer
+        self._observer_of = observer_of
         self._limited_logger = limited_logger
         self._tasks: dict[Partition, asyncio.Task[None]] = {}
         self._wanted: set[Partition] = set()
@@ -68,9 +68,9 @@ class LogFlusher:
         except StorageFailed as error:
             logger.debug("Flush skipped: the log has failed: %s", error)
         except SyncFailed as error:
-            self._on_failure(f"{partition.name}: fsync failed", error)
+            self._on_failure(partition, error)
         except OSError as error:  # nothing is lost; the next append or the next maintenance round retries
-            self._observer.failed(error)
+            self._observer_of(partition).failed(error)
             self._limited_logger.write("flush", f"{partition.name}: flush failed, will retry: {error}")
         finally:
             del self._tasks[partition]
@@ -81,14 +81,15 @@ class LogFlusher:
 
     async def _run_flush(self, partition: Partition, flush: Flush) -> None:
         started_ms = self._clock.monotonic_ms()
-        write = self._observer.began()
+        observer = self._observer_of(partition)
+        write = observer.began()
         try:
             await self._executor.run(flush.run)
         except (OSError, SyncFailed) as error:
             partition.log.flush_failed(flush, error)
             raise
         finally:
-            self._observer.ended(write)
+            observer.ended(write)
         self.latency.finished(self._clock.monotonic_ms() - started_ms)
         partition.log.finish_flush(flush)
 

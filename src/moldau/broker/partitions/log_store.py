@@ -62,6 +62,14 @@ class LogStore:
         self._checkpointing = asyncio.Lock()
         self._removals: set[asyncio.Task[None]] = set()
 
+    @property
+    def path(self) -> str:
+        return self._folder.path
+
+    def knows(self, name: TopicPartition) -> bool:
+        """Whether there is a log of this name that was not opened yet."""
+        return name in self._known
+
     def open(
         self, name: TopicPartition, topic_id: TopicId, settings: LogSettings, *, allows_data_loss: bool = False
     ) -> tuple[Log, int]:

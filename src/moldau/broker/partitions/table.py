@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
 from moldau.broker.partitions.log_flusher import LogFlusher
-from moldau.broker.partitions.log_store import LogStore
+from moldau.broker.partitions.log_stores import LogStores, ReplicaPlace
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.partitions.write_coalescer import WriteCoalescer
 from moldau.broker.runtime.meters import TrafficMeter
@@ -79,7 +79,7 @@ class Partitions:
     def __init__(
         self,
         node_id: int,
-        store: LogStore,
+        store: LogStores,
         clock: Clock,
         flusher: LogFlusher,
         settings_of: TopicSettingsResolver,
@@ -100,6 +100,8 @@ class Partitions:
         self.traffic_of_removed = TrafficMeter()  # so that totals never decrease
         self._image = MetadataImage()
         self._corrupt: dict[tuple[str, int], str] = {}  # offline because of corruption, with its description
+        self._missing: dict[tuple[str, int], str] = {}  # in a log dir that was not available at the start
+        self._has_followed = False
         self._unopened: dict[tuple[str, int], str] = {}  # offline until the disk allows opening them, with the error
         self._unsynced: dict[Partition, None] = {}  # without a role until everything found in them is flushed
         self._when_opened: Callable[[], None] | None = None
@@ -129,6 +131,8 @@ class Partitions:
     def _lookup_error(self, topic: str, index: int) -> KafkaError:
         if (topic, index) in self._corrupt:
             return StorageFailed(f"{topic}-{index} is offline: {self._corrupt[topic, index]}.")
+        if (topic, index) in self._missing:
+            return StorageFailed(f"{topic}-{index} is offline: {self._missing[topic, index]}.")
         if (topic, index) in self._unopened:
             return StorageFailed(f"{topic}-{index} cannot be opened yet: {self._unopened[topic, index]}.")
         if self._image.partition(topic, index) is not None:
@@ -171,6 +175,7 @@ class Partitions:
             self._adjust(image, delta)
         await self._bring_to_disk()
         await self._store.sync()
+        self._has_followed = True
 
     async def _bring_to_disk(self) -> None:
         """Flush what an earlier run left unflushed, before it becomes visible, if the topic requires flushed
@@ -239,6 +244,7 @@ class Partitions:
 
     def _forget_offline(self, topic: TopicImage, index: int) -> None:
         self._unopened.pop((topic.name, index), None)
+        self._missing.pop((topic.name, index), None)
         if self._corrupt.pop((topic.name, index), None) is not None:
             self._roles.replica_abandoned(topic.topic_id, index)
 
@@ -258,8 +264,13 @@ class Partitions:
     def _open(self, topic: TopicImage, index: int, state: PartitionImage, settings: LogSettings) -> None:
         name = TopicPartition(topic.name, index)
         is_truncated = name in self._corrupt
+        place = self._place_of(state)
+        missing = self._store.offline_cause(name, place)
+        if missing is not None:
+            self._mark_missing(name, missing)
+            return
         try:
-            log, high_watermark = self._store.open(name, topic.topic_id, settings, allows_data_loss=is_truncated)
+            log, high_watermark = self._store.open(name, topic.topic_id, settings, place, allows_data_loss=is_truncated)
         except StorageFailed as error:
             self._mark_corrupt(topic, index, state, settings, error)
             return
@@ -290,6 +301,15 @@ class Partitions:
         else:
             self._roles.assign_role(partition, state)
 
+    def _place_of(self, state: PartitionImage) -> ReplicaPlace:
+        is_trusted = self._node_id in state.trusted
+        return ReplicaPlace(state.directory_of(self._node_id), is_trusted and not self._has_followed)
+
+    def _mark_missing(self, name: TopicPartition, cause: str) -> None:
+        if name not in self._missing:
+            logger.error("%s is offline until the next start: %s", name, cause)
+        self._missing[name] = cause
+
     def _mark_corrupt(
         self, topic: TopicImage, index: int, state: PartitionImage, settings: LogSettings, error: StorageFailed
     ) -> None:
@@ -310,13 +330,13 @@ class Partitions:
     @property
     def offline(self) -> Mapping[tuple[str, int], str]:
         """The partitions whose log is corrupt or cannot be opened, with the cause."""
-        return {**self._corrupt, **self._unopened}
+        return {**self._corrupt, **self._unopened, **self._missing}
 
-    @property
-    def are_all_open(self) -> bool:
-        """Whether no log is offline. A log that stayed offline was not recovered since the last run, so this run must
-        not leave a clean-shutdown marker."""
-        return not self._unopened and not self._corrupt
+    def is_closed_cleanly(self, path: str) -> bool:
+        """Whether no log of this directory is offline. A log that stayed offline was not recovered since the last run,
+        so this run must not leave a clean-shutdown marker there."""
+        offline = (TopicPartition(*each) for each in (*self._unopened, *self._corrupt))
+        return not any(self._store.may_be_in(each, path) for each in offline) and self._store.is_written(path)
 
     def when_opened(self, call: Callable[[], None]) -> None:
         """Call back as soon as no log is waiting for the disk."""
@@ -404,8 +424,7 @@ class Partitions:
 
     async def _write(self, name: str, offset_of: Callable[[Partition], int]) -> None:
         def collect() -> dict[TopicPartition, int]:
-            offsets = {each.name: offset_of(each) for each in self._partitions.values()}
-            return {**self._store.remembered(name), **offsets}
+            return {each.name: offset_of(each) for each in self._partitions.values()}
 
         await self._store.write_checkpoint(name, collect)
 
@@ -413,6 +432,10 @@ class Partitions:
         await self._flusher.finish(partition)
         try:
             await self._flusher.sync_last(partition)
+        except (OSError, StorageFailed) as error:
+            if not self._store.is_dispensable(partition):
+                raise
+            logger.debug("%s is closed without a flush: %s", partition.name, error)
         finally:
             partition.log.abandon()
 

@@ -16,12 +16,14 @@ from moldau.broker.replicas.fetcher import FetcherDependencies
 from moldau.broker.replicas.fetcher_pool import FetcherPool
 from moldau.broker.replicas.isr_changes import IsrChanges, SendToController
 from moldau.broker.replicas.lost_replicas import LostReplicas
+from moldau.broker.replicas.replica_dirs import ReplicaDirs
 from moldau.broker.replicas.throttles import Throttles
 from moldau.broker.replicas.truncation_sync import TruncationSync
+from moldau.broker.runtime.log_dirs import LogDirs, path_of
 from moldau.broker.runtime.rate_limited_logger import RateLimitedLogger
 from moldau.machines.metadata.image import BrokerImage, MetadataImage, PartitionImage
 from moldau.machines.replication import NOT_ELIGIBLE, FollowerMachine, LeaderMachine
-from moldau.model.ids import NO_EPOCH, NO_NODE, Address, TopicId
+from moldau.model.ids import NO_EPOCH, NO_NODE, Address, TopicId, TopicPartition
 from moldau.model.ports import Clock
 from moldau.storage.corrupt_range import CorruptRange
 
@@ -48,12 +50,12 @@ class Replicas:
         send_to_controller: SendToController,
         checkpoint: Callable[[], Awaitable[None]],
         failed: Callable[[str, BaseException], None],
-        is_log_dir_online: Callable[[], bool],
+        log_dirs: LogDirs,
         verify_segment_of: Callable[[Partition, int], None],
     ) -> None:
         """`checkpoint` writes the recovery points; `verify_segment_of` verifies the segment that has an offset."""
         self._verify_segment_of = verify_segment_of
-        self._is_log_dir_online = is_log_dir_online
+        self._log_dirs = log_dirs
         self._node_id = node_id
         self._listener = inter_broker_listener
         self._clock = clock
@@ -63,6 +65,7 @@ class Replicas:
         self.throttles = Throttles(node_id, clock, settings)
         self.isr_changes = IsrChanges(node_id, send_to_controller, lambda: self.broker_epoch, failed)
         self._lost_replicas = LostReplicas(node_id, send_to_controller, lambda: self.broker_epoch, failed)
+        self._replica_dirs = ReplicaDirs(node_id, send_to_controller, lambda: self.broker_epoch, failed, log_dirs)
         self._truncation_sync = TruncationSync(flusher, checkpoint, failed)
         self.fetchers = FetcherPool(
             FetcherDependencies(
@@ -99,9 +102,17 @@ class Replicas:
         broker = self._image.brokers.get(broker_id)
         return None if broker is None else broker.address(self._listener)
 
-    def _eligible_epoch(self, broker_id: int) -> int:
+    def _eligible_epoch(self, name: TopicPartition, broker_id: int) -> int:
         broker = self._image.brokers.get(broker_id)
-        return broker.epoch if broker is not None and broker.is_active else NOT_ELIGIBLE
+        if broker is None or not broker.is_active:
+            return NOT_ELIGIBLE
+        if broker.offline_directories and not self._is_online(name, broker_id):
+            return NOT_ELIGIBLE
+        return broker.epoch
+
+    def _is_online(self, name: TopicPartition, broker_id: int) -> bool:
+        state = self._image.partition(*name)
+        return state is not None and self._image.is_online(broker_id, state)
 
     # Roles
 
@@ -111,23 +122,28 @@ class Replicas:
 
     def assign_role(self, partition: Partition, state: PartitionImage) -> None:
         """Take the leader or follower role according to the image."""
+        self._replica_dirs.check(partition, state)
         partition.corruption.on_found = partial(self._corruption_found, partition)
         if partition.corruption.first is not None and len(state.replicas) > 1 and self._node_id in state.trusted:
             self.replica_lost(partition.topic_id, partition.name.partition)
         if state.leader == self._node_id and len(state.replicas) == 1:
             self._stop(partition)
             partition.lead_alone(state.leader_epoch)
-        elif state.leader == self._node_id and self._may_lead(partition, state) and not self.gives_up(state):
+        elif (
+            state.leader == self._node_id and self._may_lead(partition, state) and not self._gives_up(partition, state)
+        ):
             self._lead(partition, state)
         else:
             self._follow(partition, state)
 
-    def gives_up(self, state: PartitionImage) -> bool:
-        """Whether another broker is to lead in place of this one, whose log dir is offline."""
-        if self._is_log_dir_online():
-            return False
+    def _gives_up(self, partition: Partition, state: PartitionImage) -> bool:
+        """Whether another broker is to lead in place of this one, because the log dir of the replica is offline."""
+        return not self._log_dirs.is_online(path_of(partition.log.folder)) and self.has_substitute(state)
+
+    def has_substitute(self, state: PartitionImage) -> bool:
+        """Whether another broker can lead without losing records."""
         others = (each for each in (*state.isr, *state.eligible_leader_replicas) if each != self._node_id)
-        return any(self._image.is_active(each) for each in others)
+        return any(self._image.is_online(each, state) for each in others)
 
     def _may_lead(self, partition: Partition, state: PartitionImage) -> bool:
         """Not by an image from before this run's registration: the leader of that time may have had more records."""
@@ -152,7 +168,7 @@ class Replicas:
             high_watermark=partition.high_watermark,
             min_isr=log.settings.min_insync_replicas,
             lag_max_ms=self._settings().replica_lag_time_max_ms,
-            broker_epoch_of=self._eligible_epoch,
+            broker_epoch_of=partial(self._eligible_epoch, partition.name),
             now_ms=self._clock.monotonic_ms(),
             durable_offset=partition.durable_offset,
         )
@@ -266,3 +282,4 @@ class Replicas:
         await self._truncation_sync.close()
         await self.isr_changes.close()
         await self._lost_replicas.close()
+        await self._replica_dirs.close()

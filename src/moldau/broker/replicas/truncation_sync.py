@@ -43,26 +43,29 @@ class TruncationSync:
         try:
             while self._truncated:
                 await asyncio.sleep(0)
-                truncated = list(self._truncated)
                 try:
-                    await self._bring_to_disk(truncated)
+                    flushed = await self._bring_to_disk(list(self._truncated))
                 except OSError as error:
                     logger.error("Flushing truncated logs failed, will retry: %s", error)
                     await asyncio.sleep(RETRY_MS / 1000)
                     continue
-                for partition in truncated:
+                for partition in flushed:
                     del self._truncated[partition]
                     self._release(partition)
+                if self._truncated and not flushed:
+                    await asyncio.sleep(RETRY_MS / 1000)
         except Exception as error:
             self._failed("Flushing truncated logs failed", error)
         finally:
             self._task = None
 
-    async def _bring_to_disk(self, truncated: list[Partition]) -> None:
+    async def _bring_to_disk(self, truncated: list[Partition]) -> list[Partition]:
+        """Return those that were flushed: a disk that fails does not hold up the logs of others."""
         await asyncio.gather(*(self._flusher.sync_now(each) for each in truncated if each.role.is_open))
-        if any(each.role.is_open and each.log.has_unsynced_truncation for each in truncated):
-            raise OSError("a flush failed")
-        await self._checkpoint()
+        flushed = [each for each in truncated if not (each.role.is_open and each.log.has_unsynced_truncation)]
+        if flushed:
+            await self._checkpoint()
+        return flushed
 
     def _release(self, partition: Partition) -> None:
         partition.has_unflushed_truncation = False

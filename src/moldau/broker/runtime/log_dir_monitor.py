@@ -100,6 +100,13 @@ class LogDirMonitor:
         elif error.errno in DEVICE_ERRORS:
             self._fail(f"{error.strerror or error}", "replace the disk or remount it writable")
 
+    def fail_until_restart(self, cause: str, remedy: str) -> None:
+        """A write failed in a way that no later success makes up for."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._stop_task()
+            self._go_offline(cause, remedy)
+
     def began(self) -> int:
         self._last_number += 1
         self._started_ms[self._last_number] = self._clock.monotonic_ms()

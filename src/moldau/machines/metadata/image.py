@@ -248,8 +248,20 @@ class MetadataImage:
         return self.configs.get(Resource(ResourceType.BROKER, name), NOTHING_SET)
 
     def is_cordoned(self, broker_id: int) -> bool:
-        """Whether a broker gets no new partitions (KIP-1066). It has one log directory, so naming any covers all."""
-        return bool(self.broker_configs(broker_id).get(CORDONED, "").strip())
+        """Whether a broker gets no new partitions (KIP-1066): as many log dirs are named as it has, or all with *."""
+        names = self._cordoned(broker_id)
+        broker = self.brokers.get(broker_id)
+        log_dirs = len([each for each in broker.directories if each != LOST_DIRECTORY]) if broker is not None else 1
+        return "*" in names or len(names) >= max(log_dirs, 1)
+
+    def is_log_dir_cordoned(self, broker_id: int, path: str) -> bool:
+        """Whether a log dir gets no new partitions."""
+        names = self._cordoned(broker_id)
+        return path in names or self.is_cordoned(broker_id)
+
+    def _cordoned(self, broker_id: int) -> set[str]:
+        names = self.broker_configs(broker_id).get(CORDONED, "").split(",")
+        return {each.strip() for each in names if each.strip()}
 
     @property
     def has_elr(self) -> bool:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from moldau.model.kafka_settings.row import CLUSTER, INT, LONG, STRING, row
+from moldau.model.kafka_settings.row import CLUSTER, INT, LONG, row
 from moldau.model.settings import LONG_MAX
 from moldau.model.units import DAY_MS, MINUTE_MS, SECOND_MS, KiB, MiB
 
@@ -48,7 +48,6 @@ ROWS: Final = (
     # The quorum
     row("controller.quorum.append.linger.ms", INT, 25, "How long the leader accumulates writes.", at_least=0),
     # The metadata log
-    row("metadata.log.dir", STRING, None, "Separate directory for the metadata log."),
     row(
         "metadata.max.retention.bytes",
         LONG,
