@@ -102,8 +102,9 @@ soak-sink: $(DEV_STAMP) ## the Spark sink's commits, killed and stopped at every
 	SINK_RUNS=$(or $(RUNS),3) $(PYTEST) tests/sink/test_sink_crashes.py
 
 .PHONY: soak-spark
-soak-spark: $(SPARK_STAMP) ## an exactly-once query whose driver and executors are killed at random; RUNS=30, SEED=1
+soak-spark: $(SPARK_STAMP) ## Spark queries and lake tables whose processes are killed; RUNS=30, SEED=1
 	$(BIN)/python extra/spark/soak.py --runs $(or $(RUNS),30) $(if $(SEED),--seed $(SEED))
+	LAKE_KILLS=$(or $(RUNS),30) $(PYTEST) tests/pipelines/test_lake_kills.py --timeout 3600
 
 .PHONY: soak-kill
 soak-kill: $(DEV_STAMP) ## kill -9 under load, 50 times; KILLS=500 for more

@@ -1,11 +1,11 @@
-"""`moldau pipeline`: list, run, status, stop."""
+"""`moldau pipeline`: list, run, status, stop, maintain."""
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from moldau.cli import pipeline_jobs
+from moldau.cli import pipeline_jobs, pipeline_lake
 from moldau.cli.errors import CommandError
 from moldau.cli.options import Json
 from moldau.cli.output import note, show_json, show_table
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 JOBS: Final = {
     "activity": "raw events → validated, deduplicated, counted, sessionised → topics, Parquet, a report",
     "archive": "topic → Parquet files, each record exactly once, with all that restore needs",
+    "lake": "topic → Delta, Iceberg or Parquet table, each record exactly once, or the latest of each key",
     "restore": "archive → topic, up to a point in time; translates group offsets, verifies checksums",
     "transform": "topics → topic, exactly once, through SQL or a Python function if given",
     "aggregate": "topics → topic, exactly once: counts, sums and more by time window and fields",
@@ -26,6 +27,8 @@ JOBS: Final = {
 
 app = typer.Typer(help="Run Spark jobs on topics and files.", no_args_is_help=True)
 app.add_typer(pipeline_jobs.app, name="run")
+
+app.command()(pipeline_lake.maintain)
 
 OneName = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 
