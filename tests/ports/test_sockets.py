@@ -17,7 +17,7 @@ from moldau.model.units import KiB, MiB
 from moldau.node.ports.capabilities import Capabilities
 from moldau.node.ports.files import SystemDisk
 from moldau.node.ports.receive_buffer import IDLE_BYTES, ReceiveBudget, ReceiveBuffer
-from moldau.node.ports.socket_connection import FRAMES_PER_TURN_MAX
+from moldau.node.ports.socket_connection import FRAMES_PER_TURN_MAX, SocketConnection
 from moldau.node.ports.sockets import SocketNetwork
 
 LOOPBACK = Address("127.0.0.1", 0)
@@ -67,9 +67,13 @@ def framed(content: bytes) -> bytes:
 
 @asynccontextmanager
 async def served(
-    recorder: Recorder, *, capabilities: Capabilities | None = None, request_bytes_max: int = 64 * MiB
+    recorder: Recorder,
+    *,
+    capabilities: Capabilities | None = None,
+    request_bytes_max: int = 64 * MiB,
+    network: SocketNetwork | None = None,
 ) -> AsyncIterator[Address]:
-    network = SocketNetwork(request_bytes_max=request_bytes_max, capabilities=capabilities)
+    network = network or SocketNetwork(request_bytes_max=request_bytes_max, capabilities=capabilities)
     listener = await network.listen(LOOPBACK, lambda: recorder, FRAME_MAX)
     try:
         yield listener.address
@@ -383,3 +387,19 @@ def test_idle_buffer_holds_no_memory_and_a_busy_one_grows() -> None:
     assert len(buffer.view) == 0
     assert budget.bytes_used == 0
     assert IDLE_BYTES == 16 * KiB
+
+
+@pytest.mark.proves("F4")
+@pytest.mark.parametrize(("option", "size"), [(socket.SO_SNDBUF, 102_400), (socket.SO_RCVBUF, 30_000)])
+async def test_accepted_connections_have_the_buffers_of_the_settings(option: int, size: int) -> None:
+    network = SocketNetwork(
+        **{"send_buffer_bytes" if option == socket.SO_SNDBUF else "receive_buffer_bytes": size}  # type: ignore[arg-type]
+    )
+    async with served(recorder := Recorder(), network=network) as address:
+        client = await SocketNetwork().connect(address, Recorder(), FRAME_MAX)
+        client.send([framed(b"a")])
+        await recorder.until(1)
+        assert isinstance(recorder.connection, SocketConnection)
+        buffer_bytes = recorder.connection._socket.getsockopt(socket.SOL_SOCKET, option)
+        assert buffer_bytes in (size, 2 * size)  # Linux reports what it also uses for bookkeeping
+        client.abort()

@@ -27,6 +27,7 @@ OTHER_DEFAULTS = {
     "node.id",
     "process.roles",
     "queued.max.request.bytes",
+    "socket.receive.buffer.bytes",
 }
 # Kafka opens and closes listeners at runtime; here they are fixed at the start.
 FIXED_AT_START = {"listener.security.protocol.map", "listeners"}

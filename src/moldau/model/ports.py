@@ -5,7 +5,7 @@ Timers and tasks are asyncio's: a simulation runs the same code on an event loop
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from moldau.model.ids import Address
 from moldau.model.tls import TlsSettings
@@ -13,6 +13,8 @@ from moldau.model.tls import TlsSettings
 Buffer = bytes | bytearray | memoryview
 Job = TypeVar("Job")
 Result = TypeVar("Result")
+
+SYSTEM_BUFFER: Final = -1  # the kernel chooses the size of a socket buffer, and adjusts it
 
 
 class Clock(Protocol):

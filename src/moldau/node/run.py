@@ -120,7 +120,12 @@ def system_ports(configuration: Configuration) -> Ports:
         random=system_random(),
         executor=SystemExecutor(),
         disk=SystemDisk(capabilities),
-        network=SocketNetwork(request_bytes_max=UNLIMITED_BYTES if budget < 0 else budget, capabilities=capabilities),
+        network=SocketNetwork(
+            request_bytes_max=UNLIMITED_BYTES if budget < 0 else budget,
+            capabilities=capabilities,
+            send_buffer_bytes=settings.socket_send_buffer_bytes,
+            receive_buffer_bytes=settings.socket_receive_buffer_bytes,
+        ),
     )
 
 

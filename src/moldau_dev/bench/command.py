@@ -209,7 +209,7 @@ def growth(
     topics: Annotated[int, typer.Option("--topics", min=10, max=9_800, help="The largest number of topics.")] = 9_800,
     consumers: Annotated[
         int, typer.Option("--consumers", min=10, max=50_000, help="The largest number of idle consumers.")
-    ] = 9_000,
+    ] = 7_000,
     strict: Strict = False,
     json: Json = False,
 ) -> None:

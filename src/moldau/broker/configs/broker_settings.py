@@ -17,6 +17,7 @@ from moldau.broker.configs.quota_settings import QuotaSettings
 from moldau.broker.configs.replica_settings import ReplicaSettings
 from moldau.broker.configs.sasl_settings import OAuthSettings, SaslSettings, TokenSettings
 from moldau.broker.configs.share_settings import ShareStateTopicSettings
+from moldau.broker.configs.socket_settings import SocketSettings
 from moldau.broker.configs.telemetry_settings import TelemetrySettings
 from moldau.broker.configs.tls_settings import TlsListenerSettings
 from moldau.broker.configs.topic_defaults import log_defaults
@@ -420,6 +421,7 @@ class BrokerSettings(
     FetchSettings,
     MaintenanceSettings,
     LogDirSettings,
+    SocketSettings,
     ProducerSettings,
     QuotaSettings,
     GroupSettings,

@@ -4,7 +4,7 @@ from typing import Final
 
 from moldau.model.kafka_settings.row import BOOLEAN, CLUSTER, INT, LIST, LONG, row
 from moldau.model.settings import LONG_MAX
-from moldau.model.units import SECOND_MS, KiB
+from moldau.model.units import SECOND_MS
 
 ROWS: Final = (
     row("background.threads", INT, 10, "Threads for background work.", at_least=1, scope=CLUSTER),
@@ -12,8 +12,6 @@ ROWS: Final = (
     row("num.network.threads", INT, 3, "Threads that read and write sockets.", at_least=1, scope=CLUSTER),
     row("queued.max.requests", INT, 500, "Maximum number of queued requests.", at_least=1),
     row("socket.listen.backlog.size", INT, 50, "Maximum number of pending connections.", at_least=1),
-    row("socket.receive.buffer.bytes", INT, 100 * KiB, "SO_RCVBUF of sockets; -1 keeps the system default."),
-    row("socket.send.buffer.bytes", INT, 100 * KiB, "SO_SNDBUF of sockets; -1 keeps the system default."),
     row("socket.connection.setup.timeout.ms", LONG, 10 * SECOND_MS, "Initial timeout of connecting to another node."),
     row(
         "socket.connection.setup.timeout.max.ms", LONG, 30 * SECOND_MS, "Maximum timeout of connecting to another node."

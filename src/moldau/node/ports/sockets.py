@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from moldau.broker.runtime.rate_limited_logger import RateLimitedLogger
 from moldau.model.errors import InvalidConfig
 from moldau.model.ids import Address
-from moldau.model.ports import Connection, Endpoint, Listener, PageHandler
+from moldau.model.ports import SYSTEM_BUFFER, Connection, Endpoint, Listener, PageHandler
 from moldau.model.tls import TlsSettings
 from moldau.model.units import MiB
 from moldau.node.ports.capabilities import Capabilities
@@ -68,7 +68,16 @@ class SocketListener:
 class SocketNetwork:
     """TCP on this machine's interfaces. All its connections share one budget for received bytes."""
 
-    def __init__(self, *, request_bytes_max: int = 1024 * MiB, capabilities: Capabilities | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        request_bytes_max: int = 1024 * MiB,
+        capabilities: Capabilities | None = None,
+        send_buffer_bytes: int = SYSTEM_BUFFER,
+        receive_buffer_bytes: int = SYSTEM_BUFFER,
+    ) -> None:
+        """The buffer sizes are those of accepted connections."""
+        self._buffer_bytes = {socket.SO_SNDBUF: send_buffer_bytes, socket.SO_RCVBUF: receive_buffer_bytes}
         self._budget = ReceiveBudget(request_bytes_max)
         self._capabilities = capabilities or Capabilities.detect()
         self._deferred_reader = DeferredReader() if self._capabilities.has_epoll else None
@@ -98,8 +107,15 @@ class SocketNetwork:
         server = await loop.create_server(protocol, hosts, address.port, backlog=ACCEPTS_PER_TURN_MAX)
         for each in server.sockets:
             with socket.socket(fileno=os.dup(each.fileno())) as same:
+                self._set_buffers(same)
                 same.listen(BACKLOG)  # asyncio uses one number for the backlog and for the accepts per turn
         return SocketListener(server)
+
+    def _set_buffers(self, listening: socket.socket) -> None:
+        """Set the buffer sizes on the listening socket, from which accepted ones inherit them."""
+        for option, size in self._buffer_bytes.items():
+            if size != SYSTEM_BUFFER:
+                listening.setsockopt(socket.SOL_SOCKET, option, size)
 
     async def connect(
         self, address: Address, endpoint: Endpoint, frame_bytes_max: int, tls: TlsSettings | None = None

@@ -47,7 +47,7 @@ class Sizes:
 
     topics: Sequence[int] = (10, 100, 1_000, 9_800)  # a cluster of one broker has at most 10,000 partitions
     partitions_per_request: Sequence[int] = (1, 10, 100, 500)
-    idle_consumers: Sequence[int] = (100, 1_000, 9_000)
+    idle_consumers: Sequence[int] = (100, 1_000, 7_000)
     idle_s: float = 6.0
 
     def up_to(self, topics: int, consumers: int) -> "Sizes":
