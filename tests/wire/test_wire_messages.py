@@ -20,6 +20,12 @@ def test_message_is_built_by_keywords_with_a_default_for_every_field() -> None:
     assert messages.FetchRequest.FetchTopic().topic_id == bytes(16)
 
 
+def test_request_knows_its_response_for_type_checkers_only() -> None:
+    assert issubclass(messages.FetchRequest, messages.Request)
+    assert not issubclass(messages.FetchResponse, messages.Request)
+    assert messages.Request[messages.FetchResponse] is messages.Request  # nothing generic at run time
+
+
 def test_unknown_field_is_rejected() -> None:
     with pytest.raises(TypeError):
         messages.FetchRequest(max_wait=500)  # type: ignore[call-arg]

@@ -4,7 +4,7 @@ It is not a public producer or consumer: it sends the batches it is given and re
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import Any
@@ -38,7 +38,8 @@ from moldau.records.builder import NewRecord, build_batch
 from moldau.records.compression import Compression
 from moldau.records.header import read_header
 from moldau.records.record import Record
-from moldau.wire.messages import Message
+from moldau.wire import messages
+from moldau.wire.messages import Request, Response
 
 
 class AsyncClient(Cluster):
@@ -164,7 +165,7 @@ class AsyncClient(Cluster):
         """Return an identity for an idempotent producer. For a transactional id, send to its coordinator instead."""
         request = requests.init_producer_id(transactional_id, transaction_timeout_ms)
 
-        async def attempt_once() -> Any:
+        async def attempt_once() -> "messages.InitProducerIdResponse":
             response = await self.send(request)
             check(response.error_code)
             return response
@@ -214,7 +215,7 @@ class AsyncClient(Cluster):
         is_idempotent = not isinstance(batch, FileSlice) and read_header(batch).producer_id != NO_PRODUCER_ID
         request_timeout_ms = self._request_timeout_ms(timeout_ms)
 
-        def request(view: TopicView, target: PartitionView) -> Message:
+        def request(view: TopicView, target: PartitionView) -> "messages.ProduceRequest":
             return requests.produce(view, target.index, batch, acks, request_timeout_ms, transactional_id)
 
         response = await self.send_to_leader(topic, partition, request, is_idempotent=is_idempotent)
@@ -240,7 +241,7 @@ class AsyncClient(Cluster):
     ) -> FetchResult:
         """Fetch raw batches of one partition from an offset; empty if there are none within `max_wait_ms`."""
 
-        def request(view: TopicView, target: PartitionView) -> Message:
+        def request(view: TopicView, target: PartitionView) -> "messages.FetchRequest":
             return requests.fetch(
                 [(view, target, offset)],
                 max_bytes=max_bytes,
@@ -321,7 +322,7 @@ class AsyncClient(Cluster):
         """Look up the offsets of many partitions; an error of a partition is in its result."""
 
         async def look_up(topic_partition: TopicPartition, timestamp_ms: int) -> OffsetResult:
-            def request(_: TopicView, target: PartitionView) -> Message:
+            def request(_: TopicView, target: PartitionView) -> "messages.ListOffsetsRequest":
                 return requests.list_offsets(topic_partition, target, timestamp_ms, isolation)
 
             try:
@@ -346,8 +347,10 @@ class AsyncClient(Cluster):
 
     # Requests
 
-    async def _send_to_controller(self, request: Message, codes: Any) -> Any:
-        async def attempt_once() -> Any:
+    async def _send_to_controller(
+        self, request: Request[Response], codes: Callable[[Response], Iterable[int]]
+    ) -> Response:
+        async def attempt_once() -> Response:
             response = await self.send_to_controller(request)
             if ErrorCode.NOT_CONTROLLER in codes(response):
                 raise error_of(ErrorCode.NOT_CONTROLLER)

@@ -26,7 +26,7 @@ from moldau.model.units import MiB
 from moldau.records.builder import NewRecord
 from moldau.records.compression import Compression
 from moldau.records.record import Record
-from moldau.wire.messages import Message
+from moldau.wire.messages import Request, Response
 
 Result = TypeVar("Result")
 
@@ -80,19 +80,22 @@ class BlockingClient:
 
     def send(
         self,
-        request: Message,
+        request: Request[Response],
         *,
         node: int | None = None,
         timeout_ms: float | None = None,
         version_at_most: int | None = None,
-    ) -> Any:
+    ) -> Response:
         return self.run(
             self.asynchronous.send(request, node=node, timeout_ms=timeout_ms, version_at_most=version_at_most)
         )
 
     def send_to_leader(
-        self, topic: str, partition: int, request: Message | Callable[[TopicView, PartitionView], Message]
-    ) -> Any:
+        self,
+        topic: str,
+        partition: int,
+        request: Request[Response] | Callable[[TopicView, PartitionView], Request[Response]],
+    ) -> Response:
         return self.run(self.asynchronous.send_to_leader(topic, partition, request))
 
     def create_topic(

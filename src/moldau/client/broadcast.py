@@ -2,38 +2,48 @@
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any
+from typing import Generic, Protocol, TypeVar
 
 from moldau.client.async_client import AsyncClient
 from moldau.client.brokers import REQUEST_FAILURES
 from moldau.client.errors import RETRIABLE, check
 from moldau.model.errors import KafkaError
-from moldau.wire.messages import Message
+from moldau.wire.messages import Request
+
+
+class BrokerResponse(Protocol):
+    """A response with an error code for the whole request."""
+
+    @property
+    def error_code(self) -> int: ...
+
+
+Response = TypeVar("Response", bound=BrokerResponse)
 
 
 @dataclass(frozen=True, slots=True)
-class BroadcastResult:
+class BroadcastResult(Generic[Response]):
     """The responses and failures by broker."""
 
-    responses: dict[int, Any]
+    responses: dict[int, Response]
     failures: dict[int, Exception]
 
 
 async def broadcast(
-    client: AsyncClient, request: Message, *, timeout_ms: float | None = None, version_at_least: int = 0
-) -> BroadcastResult:
+    client: AsyncClient, request: Request[Response], *, timeout_ms: float | None = None, version_at_least: int = 0
+) -> BroadcastResult[Response]:
     """Send to all brokers, and again to all while one fails: another broker may take over the state of a failed one.
 
     After the timeout, return the last result. A non-retriable error of any broker is raised.
     """
-    last: BroadcastResult | None = None
+    last: BroadcastResult[Response] | None = None
 
-    async def send_once(node: int) -> Any:
+    async def send_once(node: int) -> Response:
         response = await client.send(request, node=node, version_at_least=version_at_least)
         check(response.error_code)
         return response
 
-    async def send_to_all() -> BroadcastResult:
+    async def send_to_all() -> BroadcastResult[Response]:
         nonlocal last
         nodes = [int(each.node_id) for each in await client.brokers()]
         outcomes = dict(zip(nodes, await asyncio.gather(*map(send_once, nodes), return_exceptions=True), strict=True))
@@ -51,9 +61,10 @@ async def broadcast(
         return last
 
 
-def _partition_outcomes(outcomes: dict[int, Any]) -> BroadcastResult:
+def _partition_outcomes(outcomes: dict[int, Response | BaseException]) -> BroadcastResult[Response]:
     failures = {node: each for node, each in outcomes.items() if isinstance(each, Exception)}
-    return BroadcastResult({node: each for node, each in outcomes.items() if node not in failures}, failures)
+    responses = {node: each for node, each in outcomes.items() if not isinstance(each, BaseException)}
+    return BroadcastResult(responses, failures)
 
 
 def _is_retriable(error: BaseException) -> bool:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from moldau.client.addresses import parse_bootstrap
 from moldau.client.backoff import Backoff
@@ -28,7 +28,7 @@ from moldau.model.ids import NO_NODE, Address, NodeId
 from moldau.model.ports import Clock, Network, Random
 from moldau.model.units import SECOND_MS
 from moldau.wire import codec, messages
-from moldau.wire.messages import Message
+from moldau.wire.messages import Request, Response
 
 Key = TypeVar("Key")
 Result = TypeVar("Result")
@@ -43,10 +43,10 @@ _SUSPECT: Final = STALE_METADATA | {ErrorCode.REQUEST_TIMED_OUT}
 _FAILURES: Final = (KafkaError, ConnectionLost, ResponseTimeout, Unreachable)
 
 
-class _OutboundRequest(NamedTuple):
+class _OutboundRequest(NamedTuple, Generic[Response]):
     """A request with its timeout and version bounds."""
 
-    request: Message
+    request: Request[Response]
     timeout_ms: float | None
     version_at_most: int | None
     version_at_least: int
@@ -81,13 +81,13 @@ class Cluster:
 
     async def send(
         self,
-        request: Message,
+        request: Request[Response],
         *,
         node: int | None = None,
         timeout_ms: float | None = None,
         version_at_most: int | None = None,
         version_at_least: int = 0,
-    ) -> Any:
+    ) -> Response:
         """Send a request to one broker, once: to `node`, or to any. Returns None for a Produce with acks=0."""
         limits = [each for each in (version_at_most, version_limit(request)) if each is not None]
         outbound = _OutboundRequest(request, timeout_ms, min(limits, default=None), version_at_least)
@@ -100,22 +100,22 @@ class Cluster:
         self,
         topic: str,
         partition: int,
-        request: Message | Callable[[TopicView, PartitionView], Message],
+        request: Request[Response] | Callable[[TopicView, PartitionView], Request[Response]],
         *,
         timeout_ms: float | None = None,
         total_timeout_ms: float | None = None,
         is_idempotent: bool = True,
-    ) -> Any:
+    ) -> Response:
         """Send a request to the partition leader; retry, also after a change of leader, until it succeeds or times out.
 
         `request` may be a function of topic and partition, for requests with a topic id or leader epoch. A response
         with a non-retriable error is returned to the caller.
         """
 
-        async def attempt_once() -> Any:
+        async def attempt_once() -> Response:
             view = await self.topic(topic)
             target = self.metadata.leader_in(view, partition)
-            outbound = request if isinstance(request, Message) else request(view, target)
+            outbound = request if isinstance(request, Request) else request(view, target)
             response = await self.send(outbound, node=target.leader, timeout_ms=timeout_ms)
             code, message = first_error(response)
             if code in RETRIABLE and (is_idempotent or not may_be_stored(outbound, code)):
@@ -128,7 +128,7 @@ class Cluster:
             attempt_once, about=topic, total_timeout_ms=total_timeout_ms, is_idempotent=is_idempotent
         )
 
-    async def send_to_controller(self, request: Message, *, timeout_ms: float | None = None) -> Any:
+    async def send_to_controller(self, request: Request[Response], *, timeout_ms: float | None = None) -> Response:
         """Send a request to the controller, or to any broker (which forwards it) if the controller is unknown."""
         if self.metadata.controller not in self.metadata.brokers:
             await self.refresh([])
@@ -314,7 +314,7 @@ class Cluster:
                 raise cannot_reach([(broker.address, error)]) from error
             raise cannot_reach_broker(node, broker.address, error) from error
 
-    async def _send(self, link: Link, outbound: _OutboundRequest) -> Any:
+    async def _send(self, link: Link, outbound: _OutboundRequest[Response]) -> Response:
         name = codec.api_name(outbound.request.API_KEY)
         try:
             await self.before_deadline(
@@ -333,7 +333,7 @@ class Cluster:
             self._ranking.mark_unreachable(link.address, self._clock.monotonic_ms())
             raise
 
-    async def _send_to_any(self, outbound: _OutboundRequest) -> tuple[Address, Any]:
+    async def _send_to_any(self, outbound: _OutboundRequest[Response]) -> tuple[Address, Response]:
         """Send to the first available broker: open connections first, then known brokers, then the bootstrap servers.
 
         While no broker is known, one that accepts the connection but does not respond counts as unreachable.

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from moldau import __version__
 from moldau.client.errors import ConnectionLost, ResponseTimeout, TooManyPendingRequests, error_of
@@ -28,6 +28,7 @@ from moldau.machines.access.exchange import Derive
 from moldau.model.errors import ErrorCode, KafkaError, SaslAuthenticationFailed, UnsupportedVersion
 from moldau.model.ports import Piece
 from moldau.wire import codec, framing, messages
+from moldau.wire.messages import Message
 
 API_VERSIONS: Final = 18
 PRODUCE: Final = 0
@@ -85,7 +86,7 @@ class _PendingRequest:
     """A queued or sent request. Internal ones (negotiation, authentication) have no ticket."""
 
     ticket: int | None
-    request: Any
+    request: Message | type[Message]  # a class where the caller encodes the request
     timeout_ms: float
     deadline_ms: float  # for sending the request; once it is sent, for its response
     version_at_most: int | None = None
@@ -137,7 +138,7 @@ class ClientConnection:
     def submit(
         self,
         ticket: int,
-        request: Any,
+        request: Message,
         now_ms: float,
         *,
         timeout_ms: float | None = None,
@@ -165,7 +166,7 @@ class ClientConnection:
         return self._send_queued(now_ms)
 
     def try_put_in_flight(
-        self, ticket: int, message: type[Any], versions: tuple[int, int], now_ms: float, timeout_ms: float
+        self, ticket: int, message: type[Message], versions: tuple[int, int], now_ms: float, timeout_ms: float
     ) -> tuple[int, int] | None:
         """Return version and correlation id of a request that its caller encodes; None if it cannot be sent now."""
         has_room = not self._queued and len(self._in_flight) < self._settings.requests_in_flight_max
@@ -359,7 +360,7 @@ class ClientConnection:
 
     # Sending and receiving
 
-    def _send_internal(self, request: Any, version: int, now_ms: float) -> list[Effect]:
+    def _send_internal(self, request: Message, version: int, now_ms: float) -> list[Effect]:
         request_timeout_ms = self._settings.request_timeout_ms
         pending = _PendingRequest(None, request, request_timeout_ms, now_ms + request_timeout_ms, version=version)
         self.wake_at_ms = min(self.wake_at_ms, pending.deadline_ms)
@@ -385,7 +386,7 @@ class ClientConnection:
             frame = self._put_in_flight(pending, now_ms)
         except Exception as error:  # a request that cannot be encoded fails alone, not the connection
             return [Fail(pending.ticket, error)]
-        if pending.request.API_KEY == PRODUCE and pending.request.acks == 0:
+        if pending.request.API_KEY == PRODUCE and cast("messages.ProduceRequest", pending.request).acks == 0:
             self._in_flight.pop()
             return [frame, Deliver(pending.ticket, None)]
         return [frame]

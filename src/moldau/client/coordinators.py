@@ -6,13 +6,13 @@ from typing import Any, Final
 from moldau.client.async_client import AsyncClient
 from moldau.client.errors import RETRIABLE, check, error_of
 from moldau.wire import messages
-from moldau.wire.messages import Message
+from moldau.wire.messages import Request, Response
 
 GROUP_KEY: Final = 0
 TRANSACTION_KEY: Final = 1
 FIND_AT_MOST: Final = 3  # the newest version with a single key, which every cluster supports
 
-Codes = Callable[[Any], list[int]]
+Codes = Callable[[Response], list[int]]
 
 
 class Coordinator:
@@ -31,11 +31,16 @@ class Coordinator:
         return self._node
 
     async def send(
-        self, request: Message, codes: Codes, *, version_at_most: int | None = None, is_idempotent: bool = True
-    ) -> Any:
+        self,
+        request: Request[Response],
+        codes: Codes[Response],
+        *,
+        version_at_most: int | None = None,
+        is_idempotent: bool = True,
+    ) -> Response:
         """Send a request and retry retriable errors; raise any other error."""
 
-        async def once() -> Any:
+        async def once() -> Response:
             try:
                 response = await self._client.send(request, node=await self.find(), version_at_most=version_at_most)
                 for code in codes(response):

@@ -1,9 +1,9 @@
 """Cluster health: brokers, partitions and quorum, and a list of problems."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final, TypeVar
 
 from moldau.client import requests
 from moldau.client.async_client import AsyncClient
@@ -25,6 +25,8 @@ from moldau.model.listeners import parse_listeners, parse_protocol_map
 from moldau.model.open_listeners import open_listeners
 from moldau.model.units import SECOND_MS
 from moldau.wire import messages
+
+Result = TypeVar("Result")
 
 LISTENERS: Final = "listeners"
 PROTOCOL_MAP: Final = "listener.security.protocol.map"
@@ -272,7 +274,7 @@ async def _open_listeners(client: AsyncClient, brokers: Sequence[int]) -> dict[i
     return {broker: listeners for broker, listeners in zip(brokers, found, strict=True) if listeners}
 
 
-async def _unless_unsupported(request: Any) -> Any:
+async def _unless_unsupported(request: Awaitable[Result]) -> Result | None:
     try:
         return await request
     except (UnsupportedVersion, ClusterAuthorizationFailed):
@@ -294,7 +296,7 @@ async def _min_isr(client: AsyncClient, names: Sequence[str]) -> dict[str, int]:
     return found
 
 
-def _min_isr_request(names: Iterable[str]) -> Any:
+def _min_isr_request(names: Iterable[str]) -> "messages.DescribeConfigsRequest":
     request = messages.DescribeConfigsRequest
     return request(
         resources=[

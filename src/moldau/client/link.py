@@ -13,6 +13,7 @@ from moldau.machines.access.exchange import Derive
 from moldau.model.ids import Address
 from moldau.model.ports import Clock, Connection, Network
 from moldau.model.units import MiB
+from moldau.wire.messages import Message, Request, Response
 
 QUEUED_BYTES_MAX: Final = 16 * MiB  # beyond it, senders wait
 CLOSE_S_MAX: Final = 5.0
@@ -99,16 +100,16 @@ class Link:
 
     def send(
         self,
-        request: Any,
+        request: Request[Response],
         *,
         timeout_ms: float | None = None,
         version_at_most: int | None = None,
         version_at_least: int = 0,
-    ) -> asyncio.Future[Any]:
+    ) -> asyncio.Future[Response]:
         """Send a request; return a future of its response. If it is cancelled, the response is dropped."""
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
-        def on_response(response: Any) -> None:
+        def on_response(response: Response) -> None:
             if not future.done():
                 future.set_result(response)
 
@@ -123,10 +124,10 @@ class Link:
 
     def send_borrowing(
         self,
-        request: Any,
+        request: Request[Response],
         *,
         timeout_ms: float,
-        on_response: Callable[[Any], None],
+        on_response: Callable[[Response], None],
         on_error: Callable[[Exception], None],
     ) -> None:
         """Send a request whose response is not copied.
@@ -168,7 +169,7 @@ class Link:
     def _submit(
         self,
         handler: _Handler,
-        request: Any,
+        request: Message,
         timeout_ms: float | None,
         version_at_most: int | None,
         version_at_least: int = 0,

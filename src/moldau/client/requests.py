@@ -1,7 +1,7 @@
 """Requests from plain values, and plain values from responses."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from moldau.client.errors import error_of
 from moldau.client.metadata import PartitionView, TopicView
@@ -18,7 +18,6 @@ from moldau.model.errors import ErrorCode
 from moldau.model.ids import NodeId, TopicId, TopicPartition
 from moldau.model.ports import Piece
 from moldau.wire import messages
-from moldau.wire.messages import Message
 
 # Operations of IncrementalAlterConfigs.
 SET: Final = 0
@@ -30,7 +29,7 @@ Change = tuple[str, int, str | None]
 EVERYTHING: Final = 2**31 - 1
 
 
-def create_topics(topics: Sequence[NewTopic], timeout_ms: int, validate_only: bool) -> Message:
+def create_topics(topics: Sequence[NewTopic], timeout_ms: int, validate_only: bool) -> "messages.CreateTopicsRequest":
     request = messages.CreateTopicsRequest
     return request(
         topics=[
@@ -51,30 +50,34 @@ def create_topics(topics: Sequence[NewTopic], timeout_ms: int, validate_only: bo
     )
 
 
-def created(response: Any) -> TopicOutcome:
+def created(response: "messages.CreateTopicsResponse.CreatableTopicResult") -> TopicOutcome:
     error = None if response.error_code == ErrorCode.NONE else error_of(response.error_code, response.error_message)
     return TopicOutcome(
         response.name, error, TopicId(response.topic_id), response.num_partitions, response.replication_factor
     )
 
 
-def delete_topics(names: Sequence[str], timeout_ms: int) -> Message:
+def delete_topics(names: Sequence[str], timeout_ms: int) -> "messages.DeleteTopicsRequest":
     request = messages.DeleteTopicsRequest
     states = [request.DeleteTopicState(name=name) for name in names]
     return request(topics=states, topic_names=list(names), timeout_ms=timeout_ms)
 
 
-def create_partitions(counts: Mapping[str, int], timeout_ms: int, validate_only: bool) -> Message:
+def create_partitions(
+    counts: Mapping[str, int], timeout_ms: int, validate_only: bool
+) -> "messages.CreatePartitionsRequest":
     request = messages.CreatePartitionsRequest
     topics = [request.CreatePartitionsTopic(name=name, count=count, assignments=None) for name, count in counts.items()]
     return request(topics=topics, timeout_ms=timeout_ms, validate_only=validate_only)
 
 
-def describe_cluster(with_fenced: bool = False) -> Message:
+def describe_cluster(with_fenced: bool = False) -> "messages.DescribeClusterRequest":
     return messages.DescribeClusterRequest(include_fenced_brokers=with_fenced)
 
 
-def describe_configs(resource: Resource, names: Iterable[str] | None, with_documentation: bool) -> Message:
+def describe_configs(
+    resource: Resource, names: Iterable[str] | None, with_documentation: bool
+) -> "messages.DescribeConfigsRequest":
     request = messages.DescribeConfigsRequest
     wanted = request.DescribeConfigsResource(
         resource_type=resource.kind,
@@ -84,7 +87,7 @@ def describe_configs(resource: Resource, names: Iterable[str] | None, with_docum
     return request(resources=[wanted], include_synonyms=False, include_documentation=with_documentation)
 
 
-def config_entry(response: Any) -> ConfigEntry:
+def config_entry(response: "messages.DescribeConfigsResponse.DescribeConfigsResourceResult") -> ConfigEntry:
     return ConfigEntry(
         response.name,
         response.value,
@@ -106,7 +109,9 @@ def config_changes(
     ]
 
 
-def alter_configs(resource: Resource, changes: Sequence[Change], validate_only: bool) -> Message:
+def alter_configs(
+    resource: Resource, changes: Sequence[Change], validate_only: bool
+) -> "messages.IncrementalAlterConfigsRequest":
     request = messages.IncrementalAlterConfigsRequest
     configs = [
         request.AlterableConfig(name=name, config_operation=operation, value=text) for name, operation, text in changes
@@ -115,7 +120,7 @@ def alter_configs(resource: Resource, changes: Sequence[Change], validate_only: 
     return request(resources=[target], validate_only=validate_only)
 
 
-def init_producer_id(transactional_id: str | None, transaction_timeout_ms: int) -> Message:
+def init_producer_id(transactional_id: str | None, transaction_timeout_ms: int) -> "messages.InitProducerIdRequest":
     return messages.InitProducerIdRequest(
         transactional_id=transactional_id, transaction_timeout_ms=transaction_timeout_ms
     )
@@ -123,7 +128,7 @@ def init_producer_id(transactional_id: str | None, transaction_timeout_ms: int) 
 
 def produce(
     topic: TopicView, partition: int, batch: Piece, acks: int, timeout_ms: int, transactional_id: str | None
-) -> Message:
+) -> "messages.ProduceRequest":
     request = messages.ProduceRequest
     part = request.PartitionProduceData(index=partition, records=batch)
     return request(
@@ -142,15 +147,13 @@ def fetch(
     max_wait_ms: int,
     isolation: Isolation,
     partition_max_bytes: int | None = None,
-) -> Message:
+) -> "messages.FetchRequest":
     """Build a fetch without a session."""
     request = messages.FetchRequest
-    topics: dict[str, Any] = {}
+    topics: dict[str, tuple[TopicView, list[messages.FetchRequest.FetchPartition]]] = {}
     for topic, partition, offset in wanted:
-        parts = topics.setdefault(
-            topic.name, request.FetchTopic(topic=topic.name, topic_id=topic.topic_id, partitions=[])
-        )
-        parts.partitions.append(
+        _, partitions = topics.setdefault(topic.name, (topic, []))
+        partitions.append(
             request.FetchPartition(
                 partition=partition.index,
                 current_leader_epoch=partition.leader_epoch,
@@ -163,11 +166,14 @@ def fetch(
         min_bytes=min_bytes,
         max_bytes=max_bytes,
         isolation_level=isolation,
-        topics=list(topics.values()),
+        topics=[
+            request.FetchTopic(topic=topic.name, topic_id=topic.topic_id, partitions=partitions)
+            for topic, partitions in topics.values()
+        ],
     )
 
 
-def fetched(response: Any) -> FetchResult:
+def fetched(response: "messages.FetchResponse.PartitionData") -> FetchResult:
     error = None if response.error_code == ErrorCode.NONE else error_of(response.error_code)
     aborted = (AbortedTransaction(each.producer_id, each.first_offset) for each in response.aborted_transactions or ())
     return FetchResult(
@@ -183,7 +189,7 @@ def fetched(response: Any) -> FetchResult:
 
 def list_offsets(
     topic_partition: TopicPartition, target: PartitionView, timestamp_ms: int, isolation: Isolation
-) -> Message:
+) -> "messages.ListOffsetsRequest":
     request = messages.ListOffsetsRequest
     part = request.ListOffsetsPartition(
         partition_index=topic_partition.partition, current_leader_epoch=target.leader_epoch, timestamp=timestamp_ms
@@ -195,7 +201,7 @@ def list_offsets(
     )
 
 
-def delete_records(topic: str, partition: int, before_offset: int, timeout_ms: int) -> Message:
+def delete_records(topic: str, partition: int, before_offset: int, timeout_ms: int) -> "messages.DeleteRecordsRequest":
     request = messages.DeleteRecordsRequest
     part = request.DeleteRecordsPartition(partition_index=partition, offset=before_offset)
     return request(topics=[request.DeleteRecordsTopic(name=topic, partitions=[part])], timeout_ms=timeout_ms)

@@ -5,7 +5,7 @@ It sends one batch at a time and returns the response, as tests and simulated cl
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
 from moldau.client import requests
 from moldau.client.async_client import AsyncClient
@@ -19,7 +19,6 @@ from moldau.model.ports import Buffer
 from moldau.records.builder import NewRecord, build_batch
 from moldau.records.record import Record
 from moldau.wire import messages
-from moldau.wire.messages import Message
 
 # The last versions in which a client adds partitions and groups explicitly (transactions v1) ...
 PRODUCE_V1: Final = 11
@@ -129,7 +128,9 @@ class TransactionalProducer:
         )
         return bytes(batch)
 
-    def add_partitions_request(self, topic_partitions: Iterable[TopicPartition]) -> Message:
+    def add_partitions_request(
+        self, topic_partitions: Iterable[TopicPartition]
+    ) -> "messages.AddPartitionsToTxnRequest":
         request = messages.AddPartitionsToTxnRequest
         topics = [
             request.AddPartitionsToTxnTopic(name=topic, partitions=[each.partition for each in chosen])
@@ -142,7 +143,7 @@ class TransactionalProducer:
             v3_and_below_topics=topics,
         )
 
-    def add_offsets_request(self, group: str) -> Message:
+    def add_offsets_request(self, group: str) -> "messages.AddOffsetsToTxnRequest":
         return messages.AddOffsetsToTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=self.identity.producer_id,
@@ -150,7 +151,7 @@ class TransactionalProducer:
             group_id=group,
         )
 
-    def end_request(self, is_commit: bool) -> Message:
+    def end_request(self, is_commit: bool) -> "messages.EndTxnRequest":
         return messages.EndTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=self.identity.producer_id,
@@ -197,7 +198,7 @@ class TransactionalProducer:
     async def _produce(self, topic_partition: TopicPartition, batch: Buffer) -> int:
         client = self._client
 
-        async def once() -> Any:
+        async def once() -> "messages.ProduceResponse":
             view = await client.topic(topic_partition.topic)
             leader = client.metadata.leader_in(view, topic_partition.partition).leader
             timeout_ms = client.settings.request_timeout_ms
@@ -212,7 +213,9 @@ class TransactionalProducer:
         check(response.error_code, response.error_message)
         return int(response.base_offset)
 
-    async def _try_produce(self, topic_partition: TopicPartition, request: Message, leader: int) -> Any:
+    async def _try_produce(
+        self, topic_partition: TopicPartition, request: "messages.ProduceRequest", leader: int
+    ) -> "messages.ProduceResponse":
         """Send once. Success does not clear the doubt left by an earlier attempt."""
         was_in_doubt = topic_partition in self._in_doubt
         self._in_doubt[topic_partition] = None
@@ -233,7 +236,7 @@ class TransactionalProducer:
 
     def _offset_commit(
         self, group: str, offsets: Mapping[TopicPartition, int], generation: int, member: str
-    ) -> Message:
+    ) -> "messages.TxnOffsetCommitRequest":
         whole = messages.TxnOffsetCommitRequest
         topics = [
             whole.TxnOffsetCommitRequestTopic(
@@ -262,7 +265,7 @@ def by_topic(topic_partitions: Iterable[TopicPartition]) -> list[tuple[str, list
     return [(topic, list(chosen)) for topic, chosen in groupby(sorted(topic_partitions), key=lambda each: each.topic)]
 
 
-def add_partitions_codes(response: Any) -> list[int]:
+def add_partitions_codes(response: "messages.AddPartitionsToTxnResponse") -> list[int]:
     """Return the error codes of AddPartitionsToTxn."""
     return [
         each.partition_error_code
@@ -271,6 +274,6 @@ def add_partitions_codes(response: Any) -> list[int]:
     ]
 
 
-def offset_commit_codes(response: Any) -> list[int]:
+def offset_commit_codes(response: "messages.TxnOffsetCommitResponse") -> list[int]:
     """Return the error codes of TxnOffsetCommit."""
     return [each.error_code for topic in response.topics for each in topic.partitions]

@@ -24,6 +24,15 @@ class Message:
         return f"{type(self).__name__}({fields})"
 
 
+class Request(Message):
+    """Base of all requests. For type checkers it is generic in its response: see `messages.pyi`."""
+
+    __slots__ = ()
+
+    def __class_getitem__(cls, response: object) -> "type[Request]":
+        return cls
+
+
 def _is_same(one: object, other: object) -> bool:
     """Compare, treating a list and a tuple as equal: decoders produce either."""
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
@@ -37,16 +46,17 @@ def make_class(schema: Schema) -> type[Message]:
     # Constructors come last: one struct may build another as its default.
     for name, each in nested.items():
         each.__init__ = _constructor(schema.nested[name], nested)
-    top = _make(schema.root, schema.name, {"API_KEY": schema.key, **nested})
+    base = Request if schema.role == "request" else Message
+    top = _make(schema.root, schema.name, {"API_KEY": schema.key, **nested}, base)
     top.__init__ = _constructor(schema.root, nested)
     made: type[Message] = top
     return made
 
 
-def _make(struct: Struct, qualified_name: str, attributes: dict[str, Any]) -> Any:
+def _make(struct: Struct, qualified_name: str, attributes: dict[str, Any], base: type[Message] = Message) -> Any:
     slots = tuple(each.name for each in struct.fields)
     own = {"__slots__": slots, "__module__": "moldau.wire.messages", "__qualname__": qualified_name}
-    return type(struct.name, (Message,), {**own, **attributes})
+    return type(struct.name, (base,), {**own, **attributes})
 
 
 def _constructor(struct: Struct, nested: dict[str, Any]) -> Any:

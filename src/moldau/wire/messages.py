@@ -1,11 +1,13 @@
 """Every message of the protocol as a class, generated on first access. `messages.pyi` has the types."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 from moldau.wire.catalogue import ENTRIES, schema_of
-from moldau.wire.message_classes import Message, make_class
+from moldau.wire.message_classes import Message, Request, make_class
 
-__all__ = ["Message"]
+__all__ = ["Message", "Request", "Response"]
+
+Response = TypeVar("Response")  # of a `Request[Response]`
 
 
 def __getattr__(name: str) -> Any:

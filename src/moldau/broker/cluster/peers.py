@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from moldau.client.errors import ConnectionLost, ResponseTimeout, cannot_reach
 from moldau.client.link import Link
@@ -11,6 +11,7 @@ from moldau.client.settings import ClientSettings
 from moldau.model.ids import Address
 from moldau.model.ports import Clock, Connection, Network
 from moldau.model.units import SECOND_MS
+from moldau.wire.messages import Request, Response
 
 LostListener = Callable[[Address, str], None]
 
@@ -60,12 +61,12 @@ class Peers:
     async def ask(
         self,
         address: Address,
-        request: Any,
+        request: Request[Response],
         *,
         timeout_ms: float,
         purpose: str = "",
         version_at_most: int | None = None,
-    ) -> Any:
+    ) -> Response:
         """Return the response of the node at `address`, within `timeout_ms`, connecting included.
 
         Requests of one purpose share a connection, and its responses are in order: a delayed response delays those

@@ -2,7 +2,7 @@
 
 import asyncio
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from moldau.broker.cluster.local_requests import LocalRequests
 from moldau.broker.cluster.peers import Peers
@@ -21,7 +21,7 @@ from moldau.model.ids import Address
 from moldau.model.units import SECOND_MS
 from moldau.wire.codec import response_decoder
 from moldau.wire.framing import RequestHeader, frame_request, in_one_buffer, parse_response_header
-from moldau.wire.messages import AddRaftVoterRequest, CreateTopicsResponse, EnvelopeRequest
+from moldau.wire.messages import AddRaftVoterRequest, CreateTopicsResponse, EnvelopeRequest, Request, Response
 
 if TYPE_CHECKING:
     from moldau.broker.configs.broker_settings import BrokerSettings
@@ -100,7 +100,9 @@ class ControllerChannel:
         silent_ms = self._broker.clock.monotonic_ms() - self._last_response_ms
         return silent_ms < self._broker.settings.broker_session_timeout_ms
 
-    async def ask(self, request: Any, *, timeout_ms: float = TIMEOUT_MS, purpose: str = CONTROLLER) -> Any:
+    async def ask(
+        self, request: Request[Response], *, timeout_ms: float = TIMEOUT_MS, purpose: str = CONTROLLER
+    ) -> Response:
         """Return the response, errors included except NOT_CONTROLLER; raises `RequestTimedOut` without one.
 
         A request may have been applied although its response was lost, and is then sent again.
@@ -129,18 +131,21 @@ class ControllerChannel:
         where = f" (check that a majority of {', '.join(known)} is running)" if known else ""
         return f"no active controller is known{where}"
 
-    async def _send_once(self, request: Any, timeout_ms: float, purpose: str) -> Any:
+    async def _send_once(self, request: Request[Response], timeout_ms: float, purpose: str) -> Response | None:
         """None if the active controller is unknown."""
         if not self._broker.log_dirs.metadata.is_online and (others := self._broker.metadata.other_controllers):
             return await self._send_to_any(others, request, timeout_ms, purpose)
         if self.is_here:
-            return await self._broker.local.decide(request)
+            response: Response = await self._broker.local.decide(request)
+            return response
         address = self._broker.metadata.controller_address
         if address is None:
             return None
         return await self._peers.ask(address, request, timeout_ms=timeout_ms, purpose=purpose)
 
-    async def _send_to_any(self, controllers: list[Address], request: Any, timeout_ms: float, purpose: str) -> Any:
+    async def _send_to_any(
+        self, controllers: list[Address], request: Request[Response], timeout_ms: float, purpose: str
+    ) -> Response:
         """Without its metadata log this node may not learn of a new controller: try one after the other."""
         known = self._broker.metadata.controller_address
         if known is not None and not self.is_here and self._attempts % 2 == 0:
@@ -154,7 +159,9 @@ class ControllerChannel:
             self._attempts -= 1  # this is the one to ask next
         return response
 
-    async def forward(self, request: Any, context: ForwardedRequest, *, version: int | None = None) -> Any:
+    async def forward(
+        self, request: Request[Response], context: ForwardedRequest, *, version: int | None = None
+    ) -> Response:
         """Forward a client's request to the active controller and return the response; raises if there is none.
 
         `version` is for requests that the client did not send itself.
@@ -173,17 +180,17 @@ class ControllerChannel:
         response = await self.ask(envelope, purpose=purpose)
         if response.error_code != ErrorCode.NONE:
             raise _map_error(response.error_code)
-        frame = memoryview(response.response_data)
+        frame = memoryview(response.response_data or b"")
         _, position = parse_response_header(request.API_KEY, version, frame)
-        decoded, _ = response_decoder(request.API_KEY, version)(frame, position)
+        decoded: Response = response_decoder(request.API_KEY, version)(frame, position)[0]
         return decoded
 
 
-def _is_from_inactive(response: Any) -> bool:
+def _is_from_inactive(response: object) -> bool:
     """Whether the response is that of a controller which is not the active one."""
     if isinstance(response, CreateTopicsResponse):  # has errors of topics only
         return any(each.error_code == ErrorCode.NOT_CONTROLLER for each in response.topics)
-    return bool(response.error_code == ErrorCode.NOT_CONTROLLER)
+    return bool(getattr(response, "error_code", ErrorCode.NONE) == ErrorCode.NOT_CONTROLLER)
 
 
 def _map_error(code: int) -> KafkaError:
