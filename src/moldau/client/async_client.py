@@ -7,11 +7,10 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
-from typing import Any
 
 from moldau.client import requests
 from moldau.client.cluster import Cluster
-from moldau.client.errors import ResponseTimeout, check, error_of
+from moldau.client.errors import HasErrorCode, ResponseTimeout, check, error_of
 from moldau.client.idempotent_producer import IdempotentProducer
 from moldau.client.leader_requests import AFTER_APPEND, partitions_of
 from moldau.client.metadata import PartitionView, TopicView
@@ -371,7 +370,7 @@ class AsyncClient(Cluster):
         return self.settings.request_timeout_ms if timeout_ms is None else timeout_ms
 
 
-def _error(result: Any) -> KafkaError | None:
+def _error(result: HasErrorCode) -> KafkaError | None:
     if result.error_code == ErrorCode.NONE:
         return None
     return error_of(result.error_code, getattr(result, "error_message", None))

@@ -1,10 +1,10 @@
 """Requests to the coordinator of a group or a transactional id."""
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from moldau.client.async_client import AsyncClient
-from moldau.client.errors import RETRIABLE, check, error_of
+from moldau.client.errors import RETRIABLE, HasErrorCode, check, error_of
 from moldau.wire import messages
 from moldau.wire.messages import Request, Response
 
@@ -59,6 +59,6 @@ class Coordinator:
         return response
 
 
-def single_error_code(response: Any) -> list[int]:
+def single_error_code(response: HasErrorCode) -> list[int]:
     """For responses with a single error code."""
     return [response.error_code]

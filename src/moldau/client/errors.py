@@ -1,10 +1,27 @@
 """Client errors: their messages, and which of them are retriable."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import Address
+
+
+class HasErrorCode(Protocol):
+    """A response, or a part of one, with an error code."""
+
+    @property
+    def error_code(self) -> int: ...
+
+
+class HasErrorMessage(HasErrorCode, Protocol):
+    """One with the broker's message, too."""
+
+    @property
+    def error_message(self) -> str | None: ...
+
+
+Checked = TypeVar("Checked", bound=HasErrorCode)  # a response whose error code is checked
 
 
 class Unreachable(ConnectionError):

@@ -1,14 +1,14 @@
 """Administration of consumer groups: listing, members, committed offsets."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Final
+from typing import Final, Protocol
 
 from moldau.client.async_client import AsyncClient
 from moldau.client.broadcast import broadcast
 from moldau.client.coordinators import GROUP_KEY, Coordinator, single_error_code
-from moldau.client.errors import check
+from moldau.client.errors import HasErrorCode, check
 from moldau.model.errors import ErrorCode, GroupIdNotFound, KafkaError, UnsupportedVersion
 from moldau.model.ids import TopicPartition
 from moldau.wire import messages
@@ -142,7 +142,7 @@ class Groups:
         """Return the committed offsets of a group."""
         request = messages.OffsetFetchRequest(group_id=group, topics=None)
 
-        async def attempt() -> Any:
+        async def attempt() -> "messages.OffsetFetchResponse":
             node = await self.coordinator(group)
             response = await self.client.send(request, node=node, version_at_most=FETCH_AT_MOST)
             check(response.error_code)
@@ -204,16 +204,23 @@ class Groups:
         )
 
 
-def _found_codes(response: Any) -> list[int]:
+class _Groups(Protocol):
+    """A response that describes groups."""
+
+    @property
+    def groups(self) -> Sequence[HasErrorCode]: ...
+
+
+def _found_codes(response: _Groups) -> list[int]:
     """Ignore GROUP_ID_NOT_FOUND: the group may use the other protocol."""
     return [each.error_code for each in response.groups if each.error_code != ErrorCode.GROUP_ID_NOT_FOUND]
 
 
-def _committed_codes(response: Any) -> list[int]:
+def _committed_codes(response: "messages.OffsetCommitResponse") -> list[int]:
     return [each.error_code for topic in response.topics for each in topic.partitions]
 
 
-def _deleted_codes(response: Any) -> list[int]:
+def _deleted_codes(response: "messages.DeleteGroupsResponse") -> list[int]:
     return [each.error_code for each in response.results]
 
 
@@ -230,7 +237,7 @@ def _by_topic(topic_partitions: Iterable[TopicPartition]) -> list[tuple[str, lis
     return [(topic, list(chosen)) for topic, chosen in groupby(ordered, key=lambda each: each.topic)]
 
 
-def _classic(found: Any, node: int) -> DescribedGroup:
+def _classic(found: "messages.DescribeGroupsResponse.DescribedGroup", node: int) -> DescribedGroup:
     members = tuple(
         GroupMember(
             each.member_id,
@@ -244,7 +251,9 @@ def _classic(found: Any, node: int) -> DescribedGroup:
     return DescribedGroup(found.group_id, found.group_state, "classic", found.protocol_data, node, members)
 
 
-def _assigned(member: Any) -> tuple[TopicPartition, ...]:
+def _assigned(
+    member: "messages.ConsumerGroupDescribeResponse.Member | messages.ShareGroupDescribeResponse.Member",
+) -> tuple[TopicPartition, ...]:
     return tuple(
         TopicPartition(topic.topic_name, index)
         for topic in member.assignment.topic_partitions

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 from moldau.client.errors import error_of
 from moldau.model.errors import ErrorCode, KafkaError, LeaderNotAvailable, UnknownTopicOrPartition
 from moldau.model.ids import NO_EPOCH, NO_NODE, NO_TOPIC_ID, Address, NodeId, TopicId
+from moldau.wire import messages
 
 TOPICS_MAX: Final = 200_000  # the oldest topics are dropped beyond it
 
@@ -69,7 +70,9 @@ class Metadata:
     _names: dict[TopicId, str] = field(default_factory=dict)
     _stale: dict[str, TopicView] = field(default_factory=dict)  # invalidated, but kept to ignore older leader epochs
 
-    def update(self, response: Any, now_ms: float, source: Address | None = None) -> list[TopicView]:
+    def update(
+        self, response: "messages.MetadataResponse", now_ms: float, source: Address | None = None
+    ) -> list[TopicView]:
         """Apply a MetadataResponse; return its topics as cached now, errors included."""
         self.cluster_id = response.cluster_id or self.cluster_id
         self.controller = NodeId(response.controller_id)
@@ -158,7 +161,9 @@ def _newer(update: PartitionView, known: PartitionView | None) -> PartitionView:
     return known if known is not None and known.leader_epoch > update.leader_epoch else update
 
 
-def _topic_from(topic: Any, now_ms: float, source: Address | None) -> TopicView:
+def _topic_from(
+    topic: "messages.MetadataResponse.MetadataResponseTopic", now_ms: float, source: Address | None
+) -> TopicView:
     # A leader election in one partition must not hide the leaders of the others.
     is_usable = topic.error_code in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE) and bool(topic.partitions)
     error = None if is_usable else _error(topic.error_code or ErrorCode.LEADER_NOT_AVAILABLE, f"topic {topic.name}")
@@ -167,7 +172,7 @@ def _topic_from(topic: Any, now_ms: float, source: Address | None) -> TopicView:
     return TopicView(topic.name or "", topic_id, tuple(partitions), topic.is_internal, error, now_ms, source)
 
 
-def _partition_from(partition: Any) -> PartitionView:
+def _partition_from(partition: "messages.MetadataResponse.MetadataResponsePartition") -> PartitionView:
     return PartitionView(
         partition.partition_index,
         NodeId(partition.leader_id),

@@ -1,11 +1,12 @@
 """Administration of the metadata quorum: voters, leader, lag, voter changes."""
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from moldau.client.async_client import AsyncClient
-from moldau.client.errors import NO_ACTIVE_CONTROLLER, check
+from moldau.client.errors import NO_ACTIVE_CONTROLLER, HasErrorMessage, check
 from moldau.model.ids import NO_DIRECTORY, Address
 from moldau.model.protocol import KRAFT_VERSION, METADATA_TOPIC
 from moldau.model.units import SECOND_MS
@@ -13,8 +14,12 @@ from moldau.wire.messages import (
     AddRaftVoterRequest,
     DescribeQuorumRequest,
     RemoveRaftVoterRequest,
+    Request,
     UpdateFeaturesRequest,
 )
+
+if TYPE_CHECKING:
+    from moldau.wire.messages import DescribeQuorumResponse
 
 KRAFT_VERSION_FEATURE: Final = "kraft.version"
 UPGRADE: Final = 1
@@ -122,7 +127,7 @@ class Quorum:
         timeout_ms = self.client.settings.request_timeout_ms
         await self._change(UpdateFeaturesRequest(timeout_ms=timeout_ms, feature_updates=[update]))
 
-    async def _change(self, request: Any) -> None:
+    async def _change(self, request: Request[HasErrorMessage]) -> None:
         """Retry errors of a starting controller; do not retry if the change may have been made."""
 
         async def attempt() -> None:
@@ -132,7 +137,7 @@ class Quorum:
         await self.client.retry(attempt, is_idempotent=False)
 
 
-def _describe_request() -> Any:
+def _describe_request() -> DescribeQuorumRequest:
     request = DescribeQuorumRequest
     partition = request.PartitionData(partition_index=0)
     return request(topics=[request.TopicData(topic_name=METADATA_TOPIC, partitions=[partition])])
@@ -144,7 +149,7 @@ def _add_request(
     listeners: tuple[tuple[str, Address], ...],
     cluster_id: str | None,
     timeout_ms: int,
-) -> Any:
+) -> AddRaftVoterRequest:
     request = AddRaftVoterRequest
     return request(
         cluster_id=cluster_id,
@@ -155,7 +160,9 @@ def _add_request(
     )
 
 
-def _view(partition: Any, nodes: Any) -> QuorumView:
+def _view(
+    partition: "DescribeQuorumResponse.PartitionData", nodes: "Iterable[DescribeQuorumResponse.Node]"
+) -> QuorumView:
     listeners = {
         node.node_id: tuple((each.name, Address(each.host, each.port)) for each in node.listeners) for node in nodes
     }
@@ -168,11 +175,13 @@ def _view(partition: Any, nodes: Any) -> QuorumView:
     )
 
 
-def _ordered(states: Any) -> Any:
+def _ordered(states: "Iterable[DescribeQuorumResponse.ReplicaState]") -> "list[DescribeQuorumResponse.ReplicaState]":
     return sorted(states, key=lambda each: (each.replica_id, each.replica_directory_id))
 
 
-def _replica(state: Any, listeners: dict[int, tuple[tuple[str, Address], ...]]) -> QuorumReplica:
+def _replica(
+    state: "DescribeQuorumResponse.ReplicaState", listeners: dict[int, tuple[tuple[str, Address], ...]]
+) -> QuorumReplica:
     return QuorumReplica(
         state.replica_id,
         bytes(state.replica_directory_id or NO_DIRECTORY),

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import groupby
-from typing import Any
 
 from moldau.client.async_client import AsyncClient
-from moldau.client.errors import NO_ACTIVE_CONTROLLER, check, error_of
+from moldau.client.errors import NO_ACTIVE_CONTROLLER, Checked, HasErrorMessage, check, error_of
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import TopicPartition
 from moldau.wire import messages
+from moldau.wire.messages import Request
 
 Outcomes = dict[TopicPartition, KafkaError | None]
 
@@ -85,8 +85,8 @@ class Reassignments:
             for each in topic.partition_result
         }
 
-    async def _send(self, request: Any) -> Any:
-        async def attempt() -> Any:
+    async def _send(self, request: Request[Checked]) -> Checked:
+        async def attempt() -> Checked:
             response = await self.client.send_to_controller(request)
             check(response.error_code, getattr(response, "error_message", None) or _message_for(response.error_code))
             return response
@@ -98,7 +98,9 @@ def by_topic(topic_partitions: Iterable[TopicPartition]) -> list[tuple[str, list
     return [(topic, list(chosen)) for topic, chosen in groupby(sorted(topic_partitions), key=lambda each: each.topic)]
 
 
-def _alteration(wanted: Mapping[TopicPartition, Sequence[int] | None], timeout_ms: int) -> Any:
+def _alteration(
+    wanted: Mapping[TopicPartition, Sequence[int] | None], timeout_ms: int
+) -> "messages.AlterPartitionReassignmentsRequest":
     request = messages.AlterPartitionReassignmentsRequest
     topics = [
         request.ReassignableTopic(
@@ -126,7 +128,7 @@ def _message_for(code: int) -> str | None:
     return None
 
 
-def _error(response: Any) -> KafkaError | None:
+def _error(response: HasErrorMessage) -> KafkaError | None:
     if response.error_code == ErrorCode.NONE:
         return None
     return error_of(response.error_code, response.error_message)

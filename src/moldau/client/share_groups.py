@@ -1,14 +1,15 @@
 """Administration of share groups: their members, start offsets and lags."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from moldau.client.async_client import AsyncClient
-from moldau.client.coordinators import GROUP_KEY, Coordinator, single_error_code
+from moldau.client.coordinators import GROUP_KEY, Codes, Coordinator, single_error_code
 from moldau.client.errors import check, error_of
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import TopicPartition
 from moldau.wire import messages
+from moldau.wire.messages import Request, Response
 
 UNINITIALIZED = -1
 
@@ -44,7 +45,7 @@ class ShareGroups:
     async def alter(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Set start offsets; the coordinator rejects it while the group has members."""
         whole = messages.AlterShareGroupOffsetsRequest
-        topics: dict[str, list[Any]] = {}
+        topics: dict[str, list[messages.AlterShareGroupOffsetsRequest.AlterShareGroupOffsetsRequestPartition]] = {}
         for place in sorted(offsets):
             part = whole.AlterShareGroupOffsetsRequestPartition(
                 partition_index=place.partition, start_offset=offsets[place]
@@ -76,9 +77,9 @@ class ShareGroups:
             if each.error_code != ErrorCode.NONE
         }
 
-    async def _send(self, group: str, request: Any, codes: Any) -> Any:
+    async def _send(self, group: str, request: Request[Response], codes: Codes[Response]) -> Response:
         return await Coordinator(self._client, group, GROUP_KEY).send(request, codes)
 
 
-def _group_codes(response: Any) -> list[int]:
+def _group_codes(response: "messages.DescribeShareGroupOffsetsResponse") -> list[int]:
     return [each.error_code for each in response.groups]

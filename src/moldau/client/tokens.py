@@ -2,17 +2,21 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from moldau.client.async_client import AsyncClient
-from moldau.client.errors import NO_ACTIVE_CONTROLLER, check
+from moldau.client.errors import NO_ACTIVE_CONTROLLER, Checked, check
 from moldau.model.errors import DelegationTokenNotFound
 from moldau.wire.messages import (
     CreateDelegationTokenRequest,
     DescribeDelegationTokenRequest,
     ExpireDelegationTokenRequest,
     RenewDelegationTokenRequest,
+    Request,
 )
+
+if TYPE_CHECKING:
+    from moldau.wire.messages import DescribeDelegationTokenResponse
 
 USER: Final = "User"
 
@@ -88,8 +92,10 @@ class Tokens:
         response = await self._send(ExpireDelegationTokenRequest(hmac=token.hmac, expiry_time_period_ms=period_ms))
         return int(response.expiry_timestamp_ms)
 
-    async def _send(self, request: Any, *, version_at_least: int = 0, is_idempotent: bool = True) -> Any:
-        async def attempt() -> Any:
+    async def _send(
+        self, request: Request[Checked], *, version_at_least: int = 0, is_idempotent: bool = True
+    ) -> Checked:
+        async def attempt() -> Checked:
             response = await self._client.send(request, version_at_least=version_at_least)
             check(response.error_code)
             return response
@@ -102,7 +108,7 @@ def _user_name(text: str) -> str:
     return text.removeprefix(f"{USER}:")
 
 
-def _described(each: Any) -> DelegationToken:
+def _described(each: "DescribeDelegationTokenResponse.DescribedDelegationToken") -> DelegationToken:
     owner = f"{each.principal_type}:{each.principal_name}"
     requester = f"{each.token_requester_principal_type}:{each.token_requester_principal_name}"
     return DelegationToken(

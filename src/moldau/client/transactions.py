@@ -221,7 +221,9 @@ class Transactions:
         return found
 
 
-def _producer(topic_partition: TopicPartition, state: Any) -> ActiveProducer:
+def _producer(
+    topic_partition: TopicPartition, state: "messages.DescribeProducersResponse.ProducerState"
+) -> ActiveProducer:
     return ActiveProducer(
         topic_partition,
         ProducerIdentity(state.producer_id, state.producer_epoch),
