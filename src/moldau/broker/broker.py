@@ -38,6 +38,7 @@ from moldau.broker.partitions.record_validation import RecordValidator
 from moldau.broker.partitions.table import Partitions
 from moldau.broker.partitions.write_coalescer import WriteCoalescer
 from moldau.broker.quotas.client_quotas import ClientQuotas
+from moldau.broker.replicas.log_moves import LogMoves
 from moldau.broker.replicas.replicas import Replicas
 from moldau.broker.runtime.log_dir_monitor import LogDirMonitor
 from moldau.broker.runtime.log_dirs import LogDirs, path_of
@@ -64,7 +65,7 @@ from moldau.machines.metadata.image import (
 from moldau.machines.metadata.producer_ids import ProducerIdBlock
 from moldau.machines.metadata.topics import NewTopic, TopicCreated
 from moldau.model.errors import CoordinatorLoadInProgress, InvalidConfig, KafkaError
-from moldau.model.ids import NO_NODE, Address
+from moldau.model.ids import NO_NODE, Address, TopicPartition
 from moldau.model.ports import Ports
 from moldau.model.protocol import METADATA_TOPIC
 from moldau.storage.files import SyncFailed
@@ -190,6 +191,19 @@ class Broker:
 
     def _make_maintenance(self, ports: Ports, store: LogStores) -> None:
         self.log_scrubber = LogScrubber(self.partitions, ports, self.data_folder, lambda: self.settings)
+        cleaner = LogCleaner(self.partitions, store, ports.clock, ports.executor, self.log_scrubber.verify_transactions)
+        self.log_moves = LogMoves(
+            store,
+            self.replicas,
+            self.log_flusher,
+            ports.clock,
+            ports.executor,
+            lambda: self.settings,
+            lambda: self.image,
+            self.node_id,
+            self.partitions.checkpoint,
+            cleaner.is_busy_with,
+        )
         self.log_maintenance = LogMaintenance(
             self.partitions,
             self.log_flusher,
@@ -197,7 +211,7 @@ class Broker:
             ports.disk,
             ports.executor,
             lambda: self.settings,
-            LogCleaner(self.partitions, store, ports.clock, ports.executor, self.log_scrubber.verify_transactions),
+            cleaner,
             lambda: not self.log_dirs.are_all_online,
         )
 
@@ -286,6 +300,15 @@ class Broker:
         """Return the total and the free bytes of a log dir's file system."""
         return self._disk.total_bytes(path), self._disk.free_bytes(path)
 
+    def request_log_dir(self, topic: str, index: int, path: str) -> bool:
+        """Move a log to a log dir, or have it created there if it does not exist yet; return whether it exists."""
+        partition = self.partitions.find(topic, index)
+        if partition is None:
+            self._store.prefer(TopicPartition(topic, index), path)
+            return False
+        self.log_moves.request(partition, path)
+        return True
+
     def _log_dir_of(self, partition: Partition) -> LogDirMonitor:
         return self.log_dirs.of(partition.log.folder)
 
@@ -330,6 +353,8 @@ class Broker:
         """Open the logs of the committed metadata, delete stray logs, then start the background tasks."""
         await self.catch_up_with_metadata()
         self._store.sweep(self.image, self.node_id, (METADATA_TOPIC,))
+        for name, path in self._store.interrupted_moves():
+            self.request_log_dir(*name, path)
         self.log_maintenance.start()
         self.log_scrubber.start()
         self.replicas.start()
@@ -343,6 +368,7 @@ class Broker:
         self.loop_stalls.stop()
         await self.log_dirs.close()
         await self.failure_detector.close()
+        await self.log_moves.close()
         await self.log_maintenance.stop()
         await self.log_scrubber.stop()
         await self.metadata_publisher.close()

@@ -99,6 +99,10 @@ class FlushState:
         self.is_truncated = True
         epochs.is_dirty = epochs.is_dirty or flush.epochs is not None
 
+    def renamed_to(self, folder: str) -> None:
+        """Directories that are not synced yet have another name: sync all again."""
+        self.folders = [folder]
+
     def note_directory_change(self, folder: str) -> None:
         """Record created, renamed or removed files."""
         if folder not in self.folders:

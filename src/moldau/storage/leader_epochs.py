@@ -21,6 +21,9 @@ class LeaderEpochs:
         self.latest = NO_EPOCH
         self.is_dirty = False  # the file is outdated; `write` must precede a recovery point beyond it
 
+    def renamed_to(self, folder: str) -> None:
+        self._path = f"{folder}/{LEADER_EPOCHS}"
+
     def load(self) -> None:
         """Read the file; `CorruptCheckpoint` if it is invalid."""
         if not self._disk.exists(self._path):

@@ -251,10 +251,34 @@ class LogDir:
         return self._set_aside(partition, unique, STRAY_SUFFIX)
 
     def _set_aside(self, partition: TopicPartition, unique: str, suffix: str) -> str:
+        folder = self._unique_folder(partition, unique, suffix)
+        self._disk.rename(self.folder_of(partition), folder)
+        return folder
+
+    def _unique_folder(self, partition: TopicPartition, unique: str, suffix: str) -> str:
         ending = f"-{partition.partition}.{unique}{suffix}"
-        name = partition.topic[: _FOLDER_NAME_MAX - len(ending)] + ending
-        self._disk.rename(self.folder_of(partition), f"{self.path}/{name}")
-        return f"{self.path}/{name}"
+        return f"{self.path}/{partition.topic[: _FOLDER_NAME_MAX - len(ending)]}{ending}"
+
+    def create_future(self, partition: TopicPartition, topic_id: TopicId, unique: str) -> str:
+        """Create the directory of a log that is copied here from another log dir; returns the path."""
+        folder = self._unique_folder(partition, unique, FUTURE_SUFFIX)
+        self._disk.make_directory(folder)
+        self.write_topic_id(folder, topic_id)
+        return folder
+
+    def put_in_place(self, folder: str, partition: TopicPartition) -> str:
+        """The copy of the log is complete: give it the log's name. Durable once `sync` has run."""
+        self._disk.rename(folder, self.folder_of(partition))
+        return self.folder_of(partition)
+
+    def futures(self) -> list[tuple[TopicPartition, str]]:
+        """Return the copies that are not complete, with their paths."""
+        found = []
+        for name in self._disk.list(self.path):
+            partition = parse_partition(name.rpartition(".")[0]) if name.endswith(FUTURE_SUFFIX) else None
+            if partition is not None:
+                found.append((partition, f"{self.path}/{name}"))
+        return found
 
     def deleted_directories(self) -> list[str]:
         """Return directories marked for deletion."""

@@ -104,6 +104,9 @@ class Snapshots:
         self.offsets = sorted(offset for offset in found if offset is not None)
         self.unsynced: list[str] = []  # paths for the next flush
 
+    def renamed_to(self, folder: str) -> None:
+        self._folder = folder
+
     def take(self, producers: Producers) -> bool:
         """Write the state at its end offset, unless it exists or is empty; return whether it was written."""
         offset = producers.end_offset

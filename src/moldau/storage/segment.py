@@ -90,6 +90,10 @@ class Segment:
         self.offset_limit = base_offset + RELATIVE_OFFSET_MAX
         self.roll_timestamp = NEVER
 
+    def renamed_to(self, folder: str) -> None:
+        self._folder = folder
+        self.aborted.renamed_to(folder)
+
     def path(self, suffix: str) -> str:
         return path_of(self._folder, self.base_offset, suffix)
 

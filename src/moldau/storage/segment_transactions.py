@@ -41,6 +41,9 @@ class SegmentTransactions:
         self._checksum: int | None = None  # of the content of the file, once it was written or verified
         self.is_verified = False  # whether the entries are those that this process has written or verified
 
+    def renamed_to(self, folder: str) -> None:
+        self._folder = folder
+
     @property
     def path(self) -> str:
         return path_of(self._folder, self._base_offset, TRANSACTION_INDEX)

@@ -66,6 +66,11 @@ class Segments:
 
     # ── Reads ──
 
+    def renamed_to(self, folder: str) -> None:
+        self._folder = folder
+        for each in self.all:
+            each.renamed_to(folder)
+
     def read(
         self, offset: int, max_bytes: int, until_offset: int, end_offset: int, *, at_least_one: bool
     ) -> SegmentSlice | None:

@@ -74,6 +74,13 @@ class ReplicaSettings:
         check=_selector,
         doc="The selector of a consumer's replica: by default the leader, or by rack with RackAwareReplicaSelector.",
     )
+    alter_log_dirs_rate: int = setting(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        LONG_MAX,
+        at_least=0,
+        scope=Scope.CLUSTER,
+        doc="Bytes per second of moves between log dirs.",
+    )
     leader_throttled_rate: int = setting(
         "leader.replication.throttled.rate",
         LONG_MAX,

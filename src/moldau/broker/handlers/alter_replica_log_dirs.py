@@ -1,4 +1,4 @@
-"""AlterReplicaLogDirs: move a replica to another log directory. This broker has one, so there is nothing to move."""
+"""AlterReplicaLogDirs: move replicas of this broker between its log dirs (KIP-113)."""
 
 from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.handlers.contexts import LogContext
@@ -6,8 +6,8 @@ from moldau.model.errors import (
     ErrorCode,
     KafkaError,
     LogDirNotFound,
-    NotLeaderOrFollower,
     ReplicaNotAvailable,
+    StorageFailed,
 )
 from moldau.wire.messages import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
 
@@ -16,7 +16,7 @@ TopicResult = AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult
 
 
 async def handle(request: AlterReplicaLogDirsRequest, context: LogContext) -> AlterReplicaLogDirsResponse:
-    """Accept this broker's own log directory for replicas that exist here; any other path is an error."""
+    """Start the moves. The log dir of a replica that is not here yet is remembered; the error tells so."""
     context.authorize(Operation.ALTER, CLUSTER)
     codes: dict[str, dict[int, ErrorCode]] = {}
     for folder in request.dirs:
@@ -29,20 +29,27 @@ async def handle(request: AlterReplicaLogDirsRequest, context: LogContext) -> Al
 
 def _result(path: str, topic: str, index: int, context: LogContext) -> ErrorCode:
     try:
-        if path not in context.broker.log_dirs.paths:
-            raise LogDirNotFound(f"The log dirs of this broker are {', '.join(context.broker.log_dirs.paths)}.")
-        _check_presence(topic, index, context)
+        _check_log_dir(path, context)
+        _check_partition(topic, index, context)
+        if not context.broker.request_log_dir(topic, index, path):
+            raise ReplicaNotAvailable(f"This broker has no replica of {topic}-{index} yet.")
     except KafkaError as error:
         return error.code
     return ErrorCode.NONE
 
 
-def _check_presence(topic: str, index: int, context: LogContext) -> None:
-    try:
-        context.broker.partitions.get_replica(topic, index)
-    except NotLeaderOrFollower:
-        if context.broker.partitions.find(topic, index) is None:
-            raise ReplicaNotAvailable(f"This broker has no replica of {topic}-{index}.") from None
+def _check_log_dir(path: str, context: LogContext) -> None:
+    log_dirs = context.broker.log_dirs
+    if path not in log_dirs.paths and path not in log_dirs.unopened:
+        raise LogDirNotFound(f"The log dirs of this broker are {', '.join(log_dirs.paths)}.")
+    if not log_dirs.is_online(path):
+        raise StorageFailed(f"The log dir {path} is offline.")
+
+
+def _check_partition(topic: str, index: int, context: LogContext) -> None:
+    """Reject a replica that is here but offline: its log cannot be copied."""
+    if (topic, index) in context.broker.partitions.offline:
+        raise StorageFailed(f"{topic}-{index} is offline.")
 
 
 def _response(codes: dict[str, dict[int, ErrorCode]]) -> AlterReplicaLogDirsResponse:

@@ -18,6 +18,7 @@ from moldau.broker.partitions.log_maintenance import LogMaintenance
 from moldau.broker.partitions.record_validation import RecordValidator
 from moldau.broker.partitions.table import Partitions
 from moldau.broker.quotas.client_quotas import ClientQuotas
+from moldau.broker.replicas.log_moves import LogMoves
 from moldau.broker.requests.context import ContextHost, RequestContext
 from moldau.broker.requests.quorum_requests import ClusterMember
 from moldau.broker.runtime.log_dirs import LogDirs
@@ -99,6 +100,11 @@ class LogHost(MetadataHost, Protocol):
 
     @property
     def log_maintenance(self) -> LogMaintenance: ...
+
+    @property
+    def log_moves(self) -> LogMoves: ...
+
+    def request_log_dir(self, topic: str, index: int, path: str) -> bool: ...
 
     def disk_space(self, path: str) -> tuple[int, int]: ...
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.handlers.contexts import LogContext
 from moldau.broker.partitions.partition import Partition
+from moldau.broker.replicas.log_moves import LogMove
 from moldau.broker.runtime.log_dirs import path_of
 from moldau.model.errors import ErrorCode
 from moldau.wire.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
@@ -34,7 +35,7 @@ def _described(path: str, partitions: Iterable[Partition], context: LogContext) 
     return Folder(
         error_code=int(ErrorCode.NONE if is_online else ErrorCode.KAFKA_STORAGE_ERROR),
         log_dir=path,
-        topics=_topics(partitions),
+        topics=_topics(partitions, [each for each in broker.log_moves.all if each.path == path]),
         total_bytes=total_bytes,
         usable_bytes=free_bytes,
         is_cordoned=broker.image.is_log_dir_cordoned(broker.node_id, path),
@@ -58,8 +59,17 @@ def _requested(request: DescribeLogDirsRequest, context: LogContext) -> Iterable
     return [each for each in context.broker.partitions.all() if each.name in wanted]
 
 
-def _topics(partitions: Iterable[Partition]) -> list[Topic]:
+def _topics(partitions: Iterable[Partition], moves: Iterable[LogMove]) -> list[Topic]:
+    """The sizes of logs, and of the copies of logs that move here."""
     sizes: defaultdict[str, list[Size]] = defaultdict(list)
+    for move in moves:
+        size = Size(
+            partition_index=move.partition.name.partition,
+            partition_size=0 if move.future is None else move.future.size_bytes,
+            offset_lag=move.lag,
+            is_future_key=True,
+        )
+        sizes[move.partition.name.topic].append(size)
     for partition in partitions:
         size = Size(partition_index=partition.name.partition, partition_size=partition.log.size_bytes, offset_lag=0)
         sizes[partition.name.topic].append(size)

@@ -183,6 +183,49 @@ class LogStore:
         else:
             self._remove_later(path, delay_ms)
 
+    def create_future(self, partition: Partition) -> Log:
+        """Create the log to which a log of another log dir is copied."""
+        self._has_renamed = True
+        return Log.open(
+            self._disk,
+            self._folder.create_future(partition.name, partition.topic_id, self._unique()),
+            partition.log.settings,
+            now_ms=self._clock.wall_ms(),
+            is_clean=True,
+            open_segments=self._open_segments,
+            producer_expiration_ms=self._producer_expiration_ms(),
+        )
+
+    def put_in_place(self, name: TopicPartition, future: Log, *, is_synced: bool) -> None:
+        """The copy is complete. With `is_synced` this is durable at once."""
+        future.renamed_to(self._folder.put_in_place(future.folder, name))
+        self._has_renamed = True
+        if is_synced:
+            self._folder.sync()
+
+    async def remove(self, log: Log) -> None:
+        """Close and delete a copy that is not needed."""
+        log.abandon()
+        await self._attempt(self._disk.remove_directory, log.folder)
+
+    async def delete_moved(self, partition: Partition, log: Log) -> None:
+        """Delete the log that was here; the partition has another one."""
+        log.abandon()
+        if self._known.get(partition.name) == partition.topic_id:  # not opened again nor deleted meanwhile
+            self._forget(partition.name)
+            await self._delete(partition.name, partition.topic_id, log.settings.file_delete_delay_ms)
+
+    def moved(self, partition: Partition) -> None:
+        """The partition has another log, in another log dir; `delete_moved` deletes this one later."""
+        self._known[partition.name] = partition.topic_id
+
+    def remove_futures(self) -> list[TopicPartition]:
+        """Delete what an earlier run has copied here; return the partitions."""
+        found = self._folder.futures()
+        for _, path in found:
+            self._remove_later(path, 0)
+        return [name for name, _ in found]
+
     def sweep(self, image: MetadataImage, node_id: int, kept: Iterable[str] = ()) -> None:
         """After the first image: delete leftovers of deleted topics, and rename stray logs."""
         for path in self._folder.deleted_directories():

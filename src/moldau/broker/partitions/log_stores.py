@@ -12,7 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from moldau.broker.partitions.log_store import LogStore
 from moldau.broker.partitions.partition import Partition
@@ -25,6 +25,8 @@ from moldau.storage.log_dir import encode_id
 from moldau.storage.settings import LogSettings
 
 logger = logging.getLogger(__name__)
+
+PREFERENCES_MAX: Final = 10_000
 
 
 class ReplicaPlace(NamedTuple):
@@ -47,10 +49,11 @@ class LogStores:
     cordoned: Callable[[], Sequence[str]]  # paths that get no new logs
     places: dict[TopicPartition, LogStore]  # of open logs
     counts: Counter[str]  # of open logs, by path
+    preferred: dict[TopicPartition, str]  # the log dirs requested for logs that do not exist yet
 
     @classmethod
     def of(cls, stores: Iterable[LogStore], log_dirs: LogDirs, cordoned: Callable[[], Sequence[str]]) -> "LogStores":
-        return cls({each.path: each for each in stores}, log_dirs, cordoned, {}, Counter())
+        return cls({each.path: each for each in stores}, log_dirs, cordoned, {}, Counter(), {})
 
     # -- opening and closing
 
@@ -97,7 +100,8 @@ class LogStores:
                     logger.warning("%s is in several log dirs; %s is used", name, kept.path)
                     each.mark_stray(name)
             return kept
-        return (having or assigned or [self._least_used()])[0]
+        preferred = [self.by_path[self.preferred.pop(name)]] if name in self.preferred and not having else []
+        return (having or preferred or assigned or [self._least_used()])[0]
 
     def _least_used(self) -> LogStore:
         """The log dir with the fewest partitions; one that is online and not cordoned if possible."""
@@ -145,6 +149,38 @@ class LogStores:
         """Rename it at once; delete the files later."""
         self._drop(partition.name)
         await self._of(partition).delete(partition)
+
+    # -- moves
+
+    def prefer(self, name: TopicPartition, path: str) -> None:
+        """A log of this name is to be created in this log dir. Forgotten with the oldest of too many."""
+        self.preferred.pop(name, None)
+        self.preferred[name] = path
+        if len(self.preferred) > PREFERENCES_MAX:
+            del self.preferred[next(iter(self.preferred))]
+
+    def create_future(self, partition: Partition, path: str) -> Log:
+        """Create the log to which a log is copied."""
+        return self.by_path[path].create_future(partition)
+
+    def put_in_place(self, partition: Partition, future: Log, path: str, *, is_synced: bool) -> None:
+        """The copy is complete and becomes the log."""
+        store = self.by_path[path]
+        store.put_in_place(partition.name, future, is_synced=is_synced)
+        self._of(partition).moved(partition)
+        self._put(partition.name, store)
+
+    async def abandon_move(self, future: Log) -> None:
+        """The copy is not needed."""
+        await self.by_path[path_of(future.folder)].remove(future)
+
+    async def delete_moved(self, partition: Partition, old: Log) -> None:
+        """The log was copied to another log dir: delete it in this one."""
+        await self.by_path[path_of(old.folder)].delete_moved(partition, old)
+
+    def interrupted_moves(self) -> list[tuple[TopicPartition, str]]:
+        """The moves of an earlier run with their log dirs; their copies are deleted."""
+        return [(name, path) for path, each in self.by_path.items() for name in each.remove_futures()]
 
     def sweep(self, image: MetadataImage, node_id: int, kept: Iterable[str] = ()) -> None:
         """After the first image: delete leftovers of deleted topics, and rename stray logs."""

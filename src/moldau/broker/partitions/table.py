@@ -410,6 +410,12 @@ class Partitions:
                     partition.log.adopt(settings)
                     self._roles.settings_changed(partition)
 
+    async def checkpoint(self) -> None:
+        """Write all checkpoints."""
+        await self.checkpoint_starts()
+        await self.checkpoint_recovery_points()
+        await self.checkpoint_high_watermarks()
+
     async def checkpoint_starts(self) -> None:
         """Checkpoint the log start offsets."""
         await self._write(LOG_STARTS, lambda each: each.log.start_offset)
@@ -448,9 +454,7 @@ class Partitions:
         for failure in closed:
             if failure is not None:
                 raise failure
-        await self.checkpoint_starts()
-        await self.checkpoint_recovery_points()
-        await self.checkpoint_high_watermarks()
+        await self.checkpoint()
 
 
 def _check_topic_id(partition: Partition, topic_id: bytes) -> Partition:

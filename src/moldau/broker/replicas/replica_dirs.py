@@ -41,11 +41,12 @@ class ReplicaDirs:
         self._failed = failed
         self._log_dirs = log_dirs
         self._misplaced: dict[tuple[TopicId, int], Partition] = {}
+        self._moving: dict[Partition, DirectoryId] = {}  # the log dirs of logs that are about to move
         self._task: asyncio.Task[None] | None = None
 
     def check(self, partition: Partition, state: PartitionImage) -> None:
         """Report the log dir of this replica if the metadata have another one."""
-        actual, known = self._log_dirs.id_of(partition.log.folder), state.directory_of(self._node_id)
+        actual, known = self._directory_of(partition), state.directory_of(self._node_id)
         key = partition.topic_id, partition.name.partition
         if actual is None or actual == known or self._is_obvious(known):
             self._misplaced.pop(key, None)
@@ -53,6 +54,16 @@ class ReplicaDirs:
         self._misplaced[key] = partition
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def announce(self, partition: Partition, directory: DirectoryId | None) -> None:
+        """The log is about to move to this log dir, or has moved or stays with None."""
+        if directory is None:
+            self._moving.pop(partition, None)
+        else:
+            self._moving[partition] = directory
+
+    def _directory_of(self, partition: Partition) -> DirectoryId | None:
+        return self._moving.get(partition) or self._log_dirs.id_of(partition.log.folder)
 
     def _is_obvious(self, known: bytes) -> bool:
         """Whether there is only one log dir, and no other was named."""
@@ -99,7 +110,7 @@ class ReplicaDirs:
     def _request(self, partitions: Iterable[Partition]) -> AssignReplicasToDirsRequest:
         by_directory: dict[DirectoryId, dict[TopicId, list[Request.PartitionData]]] = {}
         for each in partitions:
-            actual = self._log_dirs.id_of(each.log.folder)
+            actual = self._directory_of(each)
             if actual is not None:
                 topics = by_directory.setdefault(actual, {})
                 topics.setdefault(each.topic_id, []).append(Request.PartitionData(partition_index=each.name.partition))

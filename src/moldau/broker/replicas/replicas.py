@@ -23,7 +23,7 @@ from moldau.broker.runtime.log_dirs import LogDirs, path_of
 from moldau.broker.runtime.rate_limited_logger import RateLimitedLogger
 from moldau.machines.metadata.image import BrokerImage, MetadataImage, PartitionImage
 from moldau.machines.replication import NOT_ELIGIBLE, FollowerMachine, LeaderMachine
-from moldau.model.ids import NO_EPOCH, NO_NODE, Address, TopicId, TopicPartition
+from moldau.model.ids import NO_EPOCH, NO_NODE, Address, DirectoryId, TopicId, TopicPartition
 from moldau.model.ports import Clock
 from moldau.storage.corrupt_range import CorruptRange
 
@@ -134,6 +134,21 @@ class Replicas:
         ):
             self._lead(partition, state)
         else:
+            self._follow(partition, state)
+
+    def assign_dir(self, partition: Partition, directory: DirectoryId | None) -> None:
+        """Report to the controller that the log is about to move to this log dir; None: where it is."""
+        self._replica_dirs.announce(partition, directory)
+        state = self._image.partition(*partition.name)
+        if state is not None and partition.role.is_open:
+            self._replica_dirs.check(partition, state)
+
+    def log_replaced(self, partition: Partition) -> None:
+        """The partition has another log with the same records: a follower continues with it."""
+        state = self._image.partition(*partition.name)
+        if partition.role.following is not None and state is not None:
+            self._stop(partition)
+            partition.role.following = None
             self._follow(partition, state)
 
     def _gives_up(self, partition: Partition, state: PartitionImage) -> bool:

@@ -3,7 +3,6 @@
 from typing import Final
 
 from moldau.model.kafka_settings.row import CLUSTER, INT, LONG, row
-from moldau.model.settings import LONG_MAX
 from moldau.model.units import DAY_MS, MINUTE_MS, SECOND_MS, KiB, MiB
 
 ROWS: Final = (
@@ -17,15 +16,6 @@ ROWS: Final = (
         "Interval of checks for unclean leader election.",
         at_least=1,
         is_internal=True,
-    ),
-    # Throttles, which Kafka accepts only as dynamic settings
-    row(
-        "replica.alter.log.dirs.io.max.bytes.per.second",
-        LONG,
-        LONG_MAX,
-        "Maximum bytes per second of moves between log directories.",
-        at_least=0,
-        scope=CLUSTER,
     ),
     # Brokers and the controller
     row("controller.socket.timeout.ms", INT, 30 * SECOND_MS, "Socket timeout of controller connections."),
