@@ -175,7 +175,10 @@ def test_requests_for_unknown_log_dirs_and_partitions_have_errors() -> None:
         assert await request_move(talker, "/nowhere") == ErrorCode.LOG_DIR_NOT_FOUND
         assert await request_move(talker, path_of(cluster, 2, "t")) == ErrorCode.NONE
         for index in range(3):  # remembered until they are created
-            assert await request_move(talker, SECOND, "later", index) == ErrorCode.REPLICA_NOT_AVAILABLE
+            assert await request_move(talker, SECOND, "later", index) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        await create(cluster, "elsewhere", partitions=[[3]])
+        assert await request_move(talker, SECOND, "elsewhere") == ErrorCode.REPLICA_NOT_AVAILABLE
+        assert await request_move(talker, SECOND, "x" * 201) == ErrorCode.INVALID_TOPIC_EXCEPTION
         await create(cluster, "later", partitions=[[2]] * 3)
         assert [path_of(cluster, 2, "later", index) for index in range(3)] == [SECOND] * 3
 

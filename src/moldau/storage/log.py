@@ -493,14 +493,6 @@ class Log(ReadableLog):
         self._take_snapshot()
         return self.begin_flush(now_ms).including(self._segments.active.path(TRANSACTION_INDEX), self.folder)
 
-    def renamed_to(self, folder: str) -> None:
-        """The directory of this log has another name."""
-        self.folder = folder
-        self._segments.renamed_to(folder)
-        self._snapshots.renamed_to(folder)
-        self.epochs.renamed_to(folder)
-        self._flush_state.renamed_to(folder)
-
     def abandon(self) -> None:
         """Close the files as they are. Unsent slices keep their own references."""
         for segment in self._segments:

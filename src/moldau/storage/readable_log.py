@@ -95,6 +95,14 @@ class ReadableLog:
         found = self.read(offset, max_bytes, until_offset=until_offset, at_least_one=at_least_one)
         return found.read() if found is not None else b""
 
+    def renamed_to(self, folder: str) -> None:
+        """The directory of this log has another name."""
+        self.folder = folder
+        self._segments.renamed_to(folder)
+        self._snapshots.renamed_to(folder)
+        self.epochs.renamed_to(folder)
+        self._flush_state.renamed_to(folder)
+
     # ── Verification ──
 
     def verifier(self, segment: Segment) -> BatchVerifier | None:

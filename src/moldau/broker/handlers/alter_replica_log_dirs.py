@@ -1,15 +1,19 @@
 """AlterReplicaLogDirs: move replicas of this broker between its log dirs (KIP-113)."""
 
+from typing import Final
+
 from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.handlers.contexts import LogContext
 from moldau.model.errors import (
     ErrorCode,
+    InvalidTopic,
     KafkaError,
     LogDirNotFound,
-    ReplicaNotAvailable,
     StorageFailed,
 )
 from moldau.wire.messages import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
+
+TOPIC_LENGTH_MAX: Final = 200  # so that the name of the folder of a copy has at most 255 characters
 
 Result = AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult
 TopicResult = AlterReplicaLogDirsResponse.AlterReplicaLogDirTopicResult
@@ -32,7 +36,7 @@ def _result(path: str, topic: str, index: int, context: LogContext) -> ErrorCode
         _check_log_dir(path, context)
         _check_partition(topic, index, context)
         if not context.broker.request_log_dir(topic, index, path):
-            raise ReplicaNotAvailable(f"This broker has no replica of {topic}-{index} yet.")
+            return _absence(topic, index, context)
     except KafkaError as error:
         return error.code
     return ErrorCode.NONE
@@ -46,8 +50,15 @@ def _check_log_dir(path: str, context: LogContext) -> None:
         raise StorageFailed(f"The log dir {path} is offline.")
 
 
+def _absence(topic: str, index: int, context: LogContext) -> ErrorCode:
+    is_known = context.broker.image.partition(topic, index) is not None
+    return ErrorCode.REPLICA_NOT_AVAILABLE if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
 def _check_partition(topic: str, index: int, context: LogContext) -> None:
     """Reject a replica that is here but offline: its log cannot be copied."""
+    if len(topic) > TOPIC_LENGTH_MAX:
+        raise InvalidTopic(f"Logs of topics with more than {TOPIC_LENGTH_MAX} characters cannot be moved.")
     if (topic, index) in context.broker.partitions.offline:
         raise StorageFailed(f"{topic}-{index} is offline.")
 
