@@ -23,6 +23,9 @@ PAGES = {
     "hostile": ("#/topics/hostile/messages", "onerror"),
     "groups": ("#/groups", "billing"),
     "group": ("#/groups/billing", "Lag since this page was opened"),
+    "schemas": ("#/schemas", "payments-value"),
+    "schema": ("#/schemas/payments-value", "currency"),
+    "decoded": ("#/topics/payments/messages", "CHF"),
     "brokers": ("#/brokers", "Metadata quorum"),
     "broker": ("#/brokers/1", "The largest of"),
     "broker-settings": ("#/brokers/1/settings", "num.io.threads"),
@@ -75,6 +78,25 @@ def test_page_shows_its_content_and_is_accessible(
         assert not found, found
         if SHOTS:
             page.screenshot(path=str(Path(SHOTS) / f"{name}-{look}.png"))
+
+
+def test_schema_is_compared_checked_and_registered(chromium: Browser, url: str) -> None:
+    with opened(chromium, url) as page:
+        page.goto(f"{url}/#/schemas/payments-value?version=1")
+        page.get_by_label("Compare with").select_option("2")
+        expect(page.locator(".added").filter(has_text="currency")).to_be_visible()
+        page.get_by_label("Compare with").select_option("")
+        page.get_by_role("button", name="New version").click()
+        schema = page.get_by_label("Schema", exact=True)
+        text = schema.input_value()
+        schema.fill(text.replace('"long"', '"bytes"'))
+        page.get_by_role("button", name="Check compatibility").click()
+        expect(page.locator("dialog")).to_contain_text("not compatible")
+        schema.fill(text.replace('"Payment"', '"Payment", "doc": "of a customer"'))
+        page.get_by_role("button", name="Check compatibility").click()
+        expect(page.locator("dialog .badge.good")).to_be_visible()
+        page.get_by_role("button", name="Register").click()
+        expect(page.get_by_label("Version", exact=True)).to_have_value("3")
 
 
 def test_first_paint_and_search_are_within_a_second(chromium: Browser, url: str) -> None:

@@ -172,6 +172,11 @@ def test_read_only_console_reads_and_rejects_every_change(read_only: Browser, br
         ("PUT", "/users/x", {"password": "x"}),
         ("DELETE", "/users/x", {"confirm": "x"}),
         ("PATCH", "/quotas", {"entity": {"user": "x"}, "values": {"producer_byte_rate": 1}}),
+        ("PUT", "/schemas/compatibility", {"compatibility": "NONE"}),
+        ("PUT", "/schemas/subjects/x/compatibility", {"compatibility": "NONE"}),
+        ("POST", "/schemas/subjects/x/versions", {"text": '"long"'}),
+        ("DELETE", "/schemas/subjects/x/versions/1", {"confirm": "x 1"}),
+        ("DELETE", "/schemas/subjects/x", {"confirm": "x"}),
     ]
     assert {read_only.error(*change) for change in changes} == {(403, "read_only")}
     assert len(changes) == len(changing_routes())
@@ -198,7 +203,8 @@ def changing_routes() -> list[tuple[str, str]]:
 def test_every_changing_method_needs_an_editor() -> None:
     from moldau.console.app import ROUTES
 
-    exempt = {("POST", "/session"), ("DELETE", "/session"), ("POST", "/topics/{topic}/read")}
+    read_only = [("POST", "/topics/{topic}/read"), ("POST", "/schemas/subjects/{subject:path}/check")]
+    exempt = {("POST", "/session"), ("DELETE", "/session"), *read_only}
     routes = {
         (method, getattr(route, "path", ""))
         for module in ROUTES

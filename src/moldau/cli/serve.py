@@ -134,8 +134,8 @@ def _run(services: _Services, announce_fd: int | None, lifeline_fd: int | None) 
             return connect_as(bootstrap, credentials)
 
         async with connect_async(bootstrap) as client, connect_async(bootstrap) as reader:
-            pages = create_console(client, console, connect, SystemClock(), system_random(), add_gateway)
-            registry = create_registry(client, reader, connect if services.registry_needs_login else None)
+            registry, schemas = create_registry(client, reader, connect if services.registry_needs_login else None)
+            pages = create_console(client, console, connect, SystemClock(), system_random(), add_gateway, schemas)
             servers = [
                 HttpServer(CONSOLE, pages, addresses[CONSOLE], tls),
                 HttpServer(REGISTRY, registry, addresses[REGISTRY], tls),

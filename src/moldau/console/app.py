@@ -26,10 +26,14 @@ from moldau.console.routes import (
     transactions,
     users,
 )
+from moldau.console.routes import (
+    schemas as schema_pages,
+)
 from moldau.console.sessions import Sessions
 from moldau.console.settings import Connect, ConsoleSettings
 from moldau.model.ports import Clock, Random
 from moldau.web.health import health_route
+from moldau.web.schema_service import SchemaService
 
 API: Final = "/api/console"
 ROUTES: Final = (
@@ -40,6 +44,7 @@ ROUTES: Final = (
     configs,
     record_pages,
     messages,
+    schema_pages,
     groups,
     transactions,
     acls,
@@ -55,12 +60,13 @@ def create_console(
     clock: Clock,
     random: Random,
     add_routes: Callable[[FastAPI], None],
+    schemas: SchemaService,
 ) -> FastAPI:
     """Return the console of the cluster that `client` is connected to; `connect` opens clients of users who log in.
 
-    `add_routes` adds the other interfaces of the same address.
+    `add_routes` adds the other interfaces of the same address; `schemas` is the registry that decodes records.
     """
-    sessions = Sessions(client, settings, connect, clock, random)
+    sessions = Sessions(client, settings, connect, clock, random, schemas)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

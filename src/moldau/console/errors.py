@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from moldau.model.errors import ErrorCode, KafkaError
+from moldau.web.schema_service import SchemaRequestFailed
 
 _STATUS: Final[dict[ErrorCode, int]] = {
     **dict.fromkeys(
@@ -98,6 +99,8 @@ def error_json(error: Exception) -> dict[str, str]:
 def status_and_code(error: Exception) -> tuple[int, str]:
     if isinstance(error, ConsoleError):
         return error.status, error.code
+    if isinstance(error, SchemaRequestFailed):
+        return error.status, f"registry_{error.code}"
     if isinstance(error, KafkaError):
         return _STATUS.get(error.code, BAD_GATEWAY), error.code.name.lower()
     return UNAVAILABLE, "unreachable"
@@ -117,7 +120,7 @@ def add_error_handlers(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)
         return JSONResponse({"error": f"http_{error.status_code}", "message": str(error.detail)}, error.status_code)
 
-    for kind in (ConsoleError, KafkaError, ConnectionError, TimeoutError, OSError):
+    for kind in (ConsoleError, SchemaRequestFailed, KafkaError, ConnectionError, TimeoutError, OSError):
         app.add_exception_handler(kind, respond)
     app.add_exception_handler(RequestValidationError, reject)
     app.add_exception_handler(HTTPException, fail)

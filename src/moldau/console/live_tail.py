@@ -19,6 +19,7 @@ from moldau.console.offset_lookup import look_up_offsets, places_of
 from moldau.console.record_search import Matches
 from moldau.console.record_views import FoundRecord, record_view
 from moldau.console.record_windows import Window, read_windows
+from moldau.console.schema_values import SchemaValues
 from moldau.model.ids import TopicPartition
 from moldau.model.units import KiB, MiB
 
@@ -37,6 +38,7 @@ class LiveTail:
     client: AsyncClient
     topic: TopicView
     isolation: Isolation
+    values: SchemaValues
     matches: Matches | None = None
     partitions: frozenset[int] | None = None
     _positions: dict[TopicPartition, int] = field(default_factory=dict)
@@ -52,7 +54,7 @@ class LiveTail:
                 records, skipped = await self._read()
                 quiet_rounds = 0 if records or skipped else quiet_rounds + 1
                 if records or skipped:
-                    shown = [record_view(each) for each in records]
+                    shown = [record_view(each, self.values.decode) for each in records]
                     yield event("records", {"records": shown, "skipped": skipped})
                 elif quiet_rounds % HEARTBEAT_ROUNDS == 0:
                     yield event("alive", {})
@@ -85,6 +87,8 @@ class LiveTail:
             bytes_max=ROUND_BYTES_MAX,
             partition_bytes_max=PARTITION_BYTES_MAX,
         )
+        for window in windows:
+            await self.values.prepare_records(window.records)
         self._positions = {**ends, **{window.place: window.next_offset for window in windows}}
         found = [each for window in windows for each in window.records if self.matches is None or self.matches(each)]
         found.sort(key=lambda each: (each.record.timestamp, each.place, each.record.offset))

@@ -12,7 +12,7 @@ from moldau.console.errors import ConsoleError
 from moldau.console.offset_lookup import look_up_extents, look_up_offsets
 from moldau.console.record_filter import InvalidExpression, expression_filter, key_filter, text_filter
 from moldau.console.record_search import Matches, RecordSearch
-from moldau.console.record_views import FoundRecord
+from moldau.console.record_views import Decode, FoundRecord
 from moldau.console.routes.topics import find_topic
 from moldau.console.sessions import Session
 from moldau.model.ids import TopicPartition
@@ -32,8 +32,8 @@ class RecordFilter(BaseModel):
     key: Annotated[str | None, Field(max_length=10_000)] = None
     expression: Annotated[str, Field(max_length=1_000)] = ""
 
-    def compile(self) -> Matches | None:
-        """Return one function, or None if every record matches."""
+    def compile(self, decode: Decode) -> Matches | None:
+        """Return one function, or None if every record matches. `decode` knows schemas of values."""
         conditions: list[Matches] = []
         if self.key is not None:
             conditions.append(key_filter(self.key))
@@ -41,7 +41,7 @@ class RecordFilter(BaseModel):
             conditions.append(text_filter(self.text))
         if self.expression.strip():
             try:
-                conditions.append(expression_filter(self.expression))
+                conditions.append(expression_filter(self.expression, decode))
             except InvalidExpression as error:
                 raise ConsoleError(400, "invalid_expression", str(error)) from None
         if not conditions:
@@ -92,7 +92,8 @@ async def search_of(session: Session, clock: Clock, topic: str, wanted: ReadRequ
         wanted.direction == "newest",
         wanted.limit,
         wanted.isolation,
-        wanted.compile(),
+        wanted.compile(session.values.decode),
+        session.values.prepare_records,
     )
 
 

@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from moldau.console.record_views import FoundRecord, printable
+from moldau.console.record_views import Decode, FoundRecord, printable
 
 EXPRESSION_CHARACTERS_MAX: Final = 1_000
 NODES_MAX: Final = 200
@@ -67,8 +67,8 @@ def key_filter(key: str) -> Callable[[FoundRecord], bool]:
     return lambda found: found.record.key == wanted
 
 
-def expression_filter(text: str) -> Callable[[FoundRecord], bool]:
-    """Compile an expression; `InvalidExpression` if it is not in the subset."""
+def expression_filter(text: str, decode: Decode) -> Callable[[FoundRecord], bool]:
+    """Compile an expression; `InvalidExpression` if it is not in the subset. `decode` knows schemas of values."""
     if len(text) > EXPRESSION_CHARACTERS_MAX:
         raise InvalidExpression(f"The expression is longer than {EXPRESSION_CHARACTERS_MAX} characters.")
     try:
@@ -81,7 +81,7 @@ def expression_filter(text: str) -> Callable[[FoundRecord], bool]:
 
     def matches(found: FoundRecord) -> bool:
         try:
-            return bool(evaluate(_Fields(found)))
+            return bool(evaluate(_Fields(found, decode)))
         except _Missing:
             return False
 
@@ -91,17 +91,19 @@ def expression_filter(text: str) -> Callable[[FoundRecord], bool]:
 class _Fields(dict[str, Any]):
     """The names of an expression; key and value are decoded when they are used."""
 
-    def __init__(self, found: FoundRecord) -> None:
+    def __init__(self, found: FoundRecord, decode: Decode) -> None:
         record = found.record
         super().__init__(offset=record.offset, partition=found.place.partition, timestamp=record.timestamp)
-        self._record = record
+        self._record, self._with_schema = record, decode
 
     def __missing__(self, name: str) -> Any:
         record = self._record
         if name == "headers":
             self[name] = {printable(each): _decode(value) for each, value in record.headers}
         else:
-            self[name] = _decode(record.key if name == "key" else record.value)
+            data = record.key if name == "key" else record.value
+            decoded = self._with_schema(data)
+            self[name] = _decode(data) if decoded is None or decoded.error is not None else decoded.value
         return self[name]
 
 

@@ -6,7 +6,7 @@ that are left, so that a page that found nothing yet can show its progress and g
 """
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -53,6 +53,7 @@ class RecordSearch:
     limit: int
     isolation: Isolation
     matches: Matches | None = None
+    prepare: Callable[[Sequence[FoundRecord]], Awaitable[None]] | None = None  # before `matches`
     _found: dict[TopicPartition, list[FoundRecord]] = field(default_factory=dict)
     _scanned: int = 0
     _read_bytes: int = 0
@@ -85,6 +86,7 @@ class RecordSearch:
             self.limit,
             self.isolation,
             self.matches,
+            self.prepare,
         )
 
     def _first_size(self) -> int:
@@ -114,8 +116,14 @@ class RecordSearch:
                 bytes_max=BYTES_MAX,
                 partition_bytes_max=PREVIEW_FETCH_BYTES if self.matches is None else FILTERED_FETCH_BYTES,
             )
+            await self._prepare(windows)
             # A window read backwards must be read up to its end, or records would be skipped.
             windows = [smaller for window in windows if (smaller := self._accept(window)) is not None]
+
+    async def _prepare(self, windows: Sequence[Window]) -> None:
+        if self.matches is not None and self.prepare is not None:
+            for window in windows:
+                await self.prepare(window.records)
 
     def _window(self, place: TopicPartition, size: int) -> Window:
         start, end = self.extents[place]

@@ -1,21 +1,20 @@
 """Records as the pages show them: text that is safe to put into JSON, with its encoding and its full size.
 
 Bytes are shown as JSON or text if they are UTF-8 without control characters, and as hexadecimal otherwise. A value in
-the format of a schema registry (a zero byte and a schema id) says so.
+the format of a schema registry (a zero byte and a schema id) is decoded, or says why it cannot be.
 """
 
 import base64
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from moldau.model.ids import TopicPartition
 from moldau.records.record import Record
 
 PREVIEW_BYTES_MAX: Final = 4_096
 HEADERS_MAX: Final = 50
-SCHEMA_MAGIC: Final = 0
-SCHEMA_HEADER_BYTES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +25,43 @@ class FoundRecord:
     record: Record
 
 
-def record_view(found: FoundRecord, bytes_max: int = PREVIEW_BYTES_MAX) -> dict[str, Any]:
-    """Return the JSON form of a record; fields longer than `bytes_max` are cut."""
+class Decoded(NamedTuple):
+    """A value with its schema, or the reason why it cannot be decoded."""
+
+    schema_id: int
+    kind: str | None
+    value: Any
+    error: str | None = None
+
+
+Decode = Callable[[bytes | None], Decoded | None]
+
+
+def record_view(found: FoundRecord, decode: Decode, bytes_max: int = PREVIEW_BYTES_MAX) -> dict[str, Any]:
+    """Return the JSON form of a record; fields longer than `bytes_max` are cut. `decode` knows schemas of values."""
     record = found.record
     headers = record.headers[:HEADERS_MAX]
     return {
         "partition": found.place.partition,
         "offset": record.offset,
         "timestamp": record.timestamp,
-        "key": bytes_view(record.key, bytes_max),
-        "value": bytes_view(record.value, bytes_max),
+        "key": _field_view(record.key, decode, bytes_max),
+        "value": _field_view(record.value, decode, bytes_max),
         "headers": [{"name": printable(name), "value": bytes_view(value, bytes_max)} for name, value in headers],
         "headers_count": len(record.headers),
     }
+
+
+def _field_view(data: bytes | None, decode: Decode, bytes_max: int) -> dict[str, Any]:
+    """Return a key or value; one whose schema is known as JSON."""
+    decoded = decode(data)
+    if decoded is None or data is None:
+        return bytes_view(data, bytes_max)
+    if decoded.error is not None:
+        return {**bytes_view(data, bytes_max), "schema_id": decoded.schema_id, "schema_error": decoded.error}
+    text = json.dumps(decoded.value, ensure_ascii=False).encode("utf-8", "replace").decode()
+    view = {"encoding": "json", "text": text[:bytes_max], "size": len(data), "schema_id": decoded.schema_id}
+    return {**view, "schema_type": decoded.kind, **({"is_cut": True} if len(text) > bytes_max else {})}
 
 
 def bytes_view(data: bytes | None, bytes_max: int = PREVIEW_BYTES_MAX) -> dict[str, Any]:
@@ -48,8 +71,6 @@ def bytes_view(data: bytes | None, bytes_max: int = PREVIEW_BYTES_MAX) -> dict[s
     if not data:
         return {"encoding": "empty", "text": "", "size": 0}
     view: dict[str, Any] = {"size": len(data)}
-    if len(data) > SCHEMA_HEADER_BYTES and data[0] == SCHEMA_MAGIC:
-        view["schema_id"] = int.from_bytes(data[1:SCHEMA_HEADER_BYTES], "big")
     shown = data[:bytes_max]
     if len(shown) < len(data):
         view["is_cut"] = True

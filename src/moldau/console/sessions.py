@@ -10,11 +10,13 @@ from typing import Final
 
 from moldau.client.async_client import AsyncClient
 from moldau.console.errors import ConsoleError
+from moldau.console.schema_values import SchemaValues
 from moldau.console.settings import Connect, ConsoleSettings
 from moldau.console.topic_index import TopicIndex
 from moldau.model.errors import InvalidConfig
 from moldau.model.ports import Clock, Random
 from moldau.model.units import HOUR_MS, MINUTE_MS
+from moldau.web.schema_service import SchemaService
 
 SESSIONS_MAX: Final = 100
 IDLE_MS_MAX: Final = 8 * HOUR_MS
@@ -31,6 +33,7 @@ class Session:
     client: AsyncClient
     topics: TopicIndex
     csrf_token: str
+    values: SchemaValues
     user: str | None = None
     last_used_ms: float = 0.0
     tails: int = 0
@@ -45,6 +48,7 @@ class Sessions:
     connect: Connect
     clock: Clock
     random: Random
+    schemas: SchemaService
     _by_token: dict[str, Session] = field(default_factory=dict)
     _shared: Session | None = None
     _failures_ms: list[float] = field(default_factory=list)
@@ -106,7 +110,8 @@ class Sessions:
             await self.log_out(token)
 
     def _open(self, client: AsyncClient, user: str | None) -> Session:
-        return Session(client, TopicIndex(client, self.clock), self._new_token(), user)
+        values = SchemaValues(self.schemas, client, user, self.clock)
+        return Session(client, TopicIndex(client, self.clock), self._new_token(), values, user)
 
     def _new_token(self) -> str:
         return self.random.randbytes(TOKEN_BYTES).hex()

@@ -8,17 +8,22 @@ import base64
 import binascii
 import json
 import math
+from collections.abc import Callable
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from moldau.console.errors import ConsoleError
-from moldau.console.record_views import FoundRecord, printable
+from moldau.console.record_views import Decode, Decoded, FoundRecord, printable
 from moldau.records.builder import NewRecord
 
 RECORDS_MAX: Final = 10_000
 HEADERS_MAX: Final = 100
 TIMESTAMP_MAX: Final = 2**63
+
+
+Encode = Callable[[Any], bytes]
+SchemaId = Annotated[int | None, Field(ge=1, lt=2**31, description="Of the schema that encodes it, as JSON.")]
 
 
 class RecordHeader(BaseModel):
@@ -44,11 +49,13 @@ class ProducedRecord(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    key: str | None = None
+    key: Any = Field(default=None, description="Text, or any JSON with a schema.")
     key_base64: str | None = None
     value: Any = Field(default=None, description="Any JSON; null is a tombstone.")
     value_text: str | None = None
     value_base64: str | None = None
+    key_schema_id: SchemaId = None
+    value_schema_id: SchemaId = None
     headers: Annotated[list[RecordHeader], Field(max_length=HEADERS_MAX)] = []
     partition: Annotated[int | None, Field(ge=0, lt=2**31)] = None
     timestamp: Annotated[int | None, Field(ge=0, lt=TIMESTAMP_MAX, description="Milliseconds since 1970.")] = None
@@ -61,13 +68,20 @@ class ProducedRecord(BaseModel):
         _require_at_most_one(self, "key", "key_base64")
         return self
 
-    @property
-    def key_bytes(self) -> bytes | None:
+    def key_bytes(self, encode: Encode | None = None) -> bytes | None:
+        """Return the key; `encode` is of its schema."""
+        if encode is not None and self.key is not None:
+            return encode(self.key)
+        if not (self.key is None or isinstance(self.key, str)):
+            raise ConsoleError(422, "invalid_key", "A key is text, or key_base64; any JSON needs a schema.")
         return _to_bytes(self.key, self.key_base64, "key")
 
-    def to_record(self, key: bytes | None, now_ms: int) -> NewRecord:
+    def to_record(self, key: bytes | None, now_ms: int, encode: Encode | None = None) -> NewRecord:
+        """Return the record; `encode` is of the schema of its value."""
         timestamp = now_ms if self.timestamp is None else self.timestamp
-        return timestamp, key, self._value_bytes(), tuple(each.to_pair() for each in self.headers)
+        with_schema = encode is not None and self.value_text is None and self.value_base64 is None
+        value = encode(self.value) if encode and with_schema and self.value is not None else self._value_bytes()
+        return timestamp, key, value, tuple(each.to_pair() for each in self.headers)
 
     def _value_bytes(self) -> bytes | None:
         if self.value is not None:
@@ -87,17 +101,24 @@ def json_bytes(content: Any) -> bytes:
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
 
 
-def record_json(found: FoundRecord) -> dict[str, Any]:
+def record_json(found: FoundRecord, decode: Decode) -> dict[str, Any]:
     """Return a record of a response; its key, value and headers are as `ProducedRecord` takes them."""
     record = found.record
     return {
         "partition": found.place.partition,
         "offset": record.offset,
         "timestamp": record.timestamp,
-        **_text_or_base64("key", record.key),
-        **_value_json(record.value),
+        **(_decoded_json("key", decode(record.key)) or _text_or_base64("key", record.key)),
+        **(_decoded_json("value", decode(record.value)) or _value_json(record.value)),
         "headers": [{"name": printable(name), **_text_or_base64("value", value)} for name, value in record.headers],
     }
+
+
+def _decoded_json(name: str, decoded: Decoded | None) -> dict[str, Any] | None:
+    """Return a key or value with its schema; without the value if it cannot be decoded."""
+    if decoded is None or decoded.error is not None:
+        return None
+    return {name: decoded.value, f"{name}_schema_id": decoded.schema_id}
 
 
 def _value_json(data: bytes | None) -> dict[str, Any]:

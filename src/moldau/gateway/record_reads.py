@@ -21,6 +21,7 @@ from moldau.console.record_search import Matches, RecordSearch
 from moldau.console.record_views import FoundRecord
 from moldau.console.record_windows import Window, read_once
 from moldau.console.routes.topics import find_topic
+from moldau.console.schema_values import SchemaValues
 from moldau.console.sessions import Session
 from moldau.gateway.record_json import json_bytes, record_json
 from moldau.model.ids import TopicPartition
@@ -71,24 +72,26 @@ async def forward_search(session: Session, clock: Clock, topic: str, wanted: Wan
     )
 
 
-async def read_page(search: RecordSearch) -> dict[str, Any]:
+async def read_page(search: RecordSearch, values: SchemaValues) -> dict[str, Any]:
     """Return the JSON form of a page; `next` is where the rest begins, if there is any."""
     page = await search.run()
+    await values.prepare_records(page.records)
     return {
-        "records": [record_json(each) for each in page.records],
+        "records": [record_json(each, values.decode) for each in page.records],
         "next": positions_text(page.positions) or None,
         "left": page.left,
     }
 
 
-async def stream_lines(search: RecordSearch, limit: int) -> AsyncIterator[bytes]:
+async def stream_lines(search: RecordSearch, values: SchemaValues, limit: int) -> AsyncIterator[bytes]:
     """Yield the records as lines of JSON; an error after the first line is the last line."""
     count = read_bytes = 0
     try:
         while True:
             page = await search.run()
             records = page.records[: limit - count]
-            yield b"".join(json_bytes(record_json(each)) + b"\n" for each in records)
+            await values.prepare_records(records)
+            yield b"".join(json_bytes(record_json(each, values.decode)) + b"\n" for each in records)
             count, read_bytes = count + len(records), read_bytes + page.read_bytes
             if not page.positions or count >= limit or read_bytes >= STREAM_BYTES_MAX:
                 return
@@ -106,6 +109,7 @@ class Tail:
     positions: dict[TopicPartition, int]
     isolation: Isolation
     matches: Matches | None
+    values: SchemaValues
     _last_event_ms: float = field(default=0.0)
 
     async def events(self) -> AsyncIterator[bytes]:
@@ -117,6 +121,7 @@ class Tail:
                 found = await self._read()
                 now_ms = self.clock.monotonic_ms()
                 if found:
+                    await self.values.prepare_records(found)
                     self._last_event_ms = now_ms
                     for event in self._record_events(found):
                         yield event
@@ -129,8 +134,8 @@ class Tail:
     def _record_events(self, found: Sequence[FoundRecord]) -> Iterator[bytes]:
         """The last event of a round has its positions: the earlier ones would skip records of other partitions."""
         for each in found[:-1]:
-            yield _event("record", record_json(each), None)
-        yield _event("record", record_json(found[-1]), self.positions)
+            yield _event("record", record_json(each, self.values.decode), None)
+        yield _event("record", record_json(found[-1], self.values.decode), self.positions)
 
     async def _read(self) -> list[FoundRecord]:
         windows = [Window(place, offset, ENDLESS) for place, offset in self.positions.items()]

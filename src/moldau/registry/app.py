@@ -4,7 +4,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import unquote
 
 from starlette.applications import Starlette
@@ -15,15 +15,15 @@ from starlette.routing import Route
 
 from moldau.client.acls import Operation
 from moldau.client.async_client import AsyncClient
-from moldau.registry import endpoints
-from moldau.registry.access import Access, OpenAccess, UserAccess, read_credentials, topic_of
+from moldau.registry.access import Access, OpenAccess, UserAccess, read_credentials
+from moldau.registry.endpoint_table import ENDPOINTS, Endpoint, authorize
 from moldau.registry.endpoints import Call, Raw
 from moldau.registry.errors import RegistryError
 from moldau.registry.logins import Connect, Logins
 from moldau.registry.model import DEFAULT_CONTEXT, parse_context
 from moldau.registry.registry import Registry
 from moldau.registry.schema_log import FAILURES, UNAVAILABLE, SchemaLog
-from moldau.registry.state import reference_subject
+from moldau.registry.service import LocalRegistry
 from moldau.web.health import health_route
 
 CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
@@ -40,73 +40,14 @@ CHALLENGE: Final = 'Basic realm="moldau", charset="UTF-8"'
 
 log = logging.getLogger(__name__)
 
-Endpoint = Callable[[Call], Awaitable[Any]]
 
-
-class _Endpoint(NamedTuple):
-    path: str
-    methods: dict[str, tuple[Endpoint, Operation | None]]  # the operation that the topic of the subject must permit
-
-
-DESCRIBE, WRITE, DELETE, ALTER = Operation.DESCRIBE, Operation.WRITE, Operation.DELETE, Operation.ALTER_CONFIGS
-# Without a subject in the path, ALTER is that of the cluster, and endpoints leave out what may not be described.
-ENDPOINTS: Final = [
-    _Endpoint("/", {"GET": (endpoints.show_root, None)}),
-    _Endpoint("/contexts", {"GET": (endpoints.list_contexts, None)}),
-    _Endpoint("/schemas", {"GET": (endpoints.list_schemas, None)}),
-    _Endpoint("/schemas/types", {"GET": (endpoints.list_types, None)}),
-    _Endpoint("/schemas/ids/{id}", {"GET": (endpoints.show_schema, None)}),
-    _Endpoint("/schemas/ids/{id}/schema", {"GET": (endpoints.show_schema_text, None)}),
-    _Endpoint("/schemas/ids/{id}/subjects", {"GET": (endpoints.list_subjects_of_id, None)}),
-    _Endpoint("/schemas/ids/{id}/versions", {"GET": (endpoints.list_versions_of_id, None)}),
-    _Endpoint("/subjects", {"GET": (endpoints.list_subjects, None)}),
-    _Endpoint(
-        "/subjects/{subject}",
-        {"POST": (endpoints.look_up, DESCRIBE), "DELETE": (endpoints.delete_subject, DELETE)},
-    ),
-    _Endpoint(
-        "/subjects/{subject}/versions",
-        {"GET": (endpoints.list_versions, DESCRIBE), "POST": (endpoints.register, WRITE)},
-    ),
-    _Endpoint(
-        "/subjects/{subject}/versions/{version}",
-        {"GET": (endpoints.show_version, DESCRIBE), "DELETE": (endpoints.delete_version, DELETE)},
-    ),
-    _Endpoint("/subjects/{subject}/versions/{version}/schema", {"GET": (endpoints.show_version_text, DESCRIBE)}),
-    _Endpoint("/subjects/{subject}/versions/{version}/referencedby", {"GET": (endpoints.list_referrers, DESCRIBE)}),
-    _Endpoint("/compatibility/subjects/{subject}/versions", {"POST": (endpoints.check_all, DESCRIBE)}),
-    _Endpoint("/compatibility/subjects/{subject}/versions/{version}", {"POST": (endpoints.check_version, DESCRIBE)}),
-    *(
-        _Endpoint(
-            path,
-            {
-                "GET": (endpoints.show_config, DESCRIBE),
-                "PUT": (endpoints.set_config, ALTER),
-                "DELETE": (endpoints.delete_config, ALTER),
-            },
-        )
-        for path in ("/config", "/config/{subject}")
-    ),
-    *(
-        _Endpoint(
-            path,
-            {
-                "GET": (endpoints.show_mode, DESCRIBE),
-                "PUT": (endpoints.set_mode, ALTER),
-                "DELETE": (endpoints.delete_mode, ALTER),
-            },
-        )
-        for path in ("/mode", "/mode/{subject}")
-    ),
-    _Endpoint("/v1/metadata/id", {"GET": (endpoints.show_cluster_id, None)}),
-    _Endpoint("/v1/metadata/version", {"GET": (endpoints.show_release, None)}),
-]
-
-
-def create_registry(client: AsyncClient, reader: AsyncClient, connect: Connect | None = None) -> "PathSegments":
+def create_registry(
+    client: AsyncClient, reader: AsyncClient, connect: Connect | None = None
+) -> tuple["PathSegments", LocalRegistry]:
     """Return the registry whose schemas are in the cluster that both clients are connected to.
 
-    With `connect`, which opens clients of users, requests need the credentials of a user of the cluster.
+    With `connect`, which opens clients of users, requests need the credentials of a user of the cluster. The second
+    result is the registry for the other interfaces of this process.
     """
     schema_log = SchemaLog(client, reader)
     registry = Registry(schema_log)
@@ -128,9 +69,8 @@ def create_registry(client: AsyncClient, reader: AsyncClient, connect: Connect |
         for method, (endpoint, operation) in each.methods.items()
     ]
     handlers: Any = {HTTPException: _on_http_error}
-    return PathSegments(
-        Starlette(routes=[health_route(client), *routes], lifespan=lifespan, exception_handlers=handlers)
-    )
+    app = Starlette(routes=[health_route(client), *routes], lifespan=lifespan, exception_handlers=handlers)
+    return PathSegments(app), LocalRegistry(registry, needs_login=logins is not None)
 
 
 class PathSegments:
@@ -174,7 +114,7 @@ def _respond(
                     access,
                 )
                 if operation is not None:
-                    await _authorize(call, operation)
+                    await authorize(call, operation)
                 result = await endpoint(call)
         except RegistryError as error:
             return _error(error.status, error.code, error.message, request)
@@ -199,19 +139,6 @@ async def _access(request: Request, logins: Logins | None) -> AsyncIterator[Acce
     user, password = read_credentials(request.headers.get("authorization"))
     async with logins.client_of(user, password) as client:
         yield UserAccess(client, user)
-
-
-async def _authorize(call: Call, operation: Operation) -> None:
-    """Check the subject in the path, and the subjects that the schema in the body refers to."""
-    subject = call.optional_subject
-    if subject is not None and topic_of(subject):
-        await call.access.check([subject], operation)
-    elif operation is not DESCRIBE:  # settings of a context or of all subjects, which every user may read
-        await call.access.check_cluster()
-    if "schema" in call.body:
-        references = call.schema().references
-        subjects = {reference_subject(subject or "", each) for each in references}
-        await call.access.check(sorted(subjects), DESCRIBE)
 
 
 async def _read_body(request: Request) -> dict[str, Any]:

@@ -118,7 +118,7 @@ class Registry:
     # Parsing
 
     async def parse(self, subject: str, schema: Schema) -> ParsedSchema:
-        return await self.parser.parse(schema.kind, schema.text, self._dependencies(subject, schema))
+        return await self.parser.parse(schema.kind, schema.text, self.dependencies(subject, schema))
 
     async def _canonical(self, subject: str, schema: Schema, *, normalize: bool) -> tuple[ParsedSchema, Schema]:
         """Return the parsed schema, and the schema in the form that is stored."""
@@ -138,7 +138,7 @@ class Registry:
         versions = self.state.versions(reference_subject(subject, reference))
         return reference._replace(version=max(versions)) if versions else reference
 
-    def _dependencies(self, subject: str, schema: Schema) -> dict[str, str]:
+    def dependencies(self, subject: str, schema: Schema) -> dict[str, str]:
         """Collect the texts of all referenced schemas, those that others need first."""
         found: dict[str, str] = {}
         open_names: set[str] = set()

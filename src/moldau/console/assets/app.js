@@ -8,17 +8,19 @@ import { Topic, Topics } from "./pages/topics.js";
 import { Group, Groups } from "./pages/groups.js";
 import { Broker, Brokers } from "./pages/brokers.js";
 import { Transaction, Transactions } from "./pages/transactions.js";
+import { Schemas, Subject } from "./pages/schemas.js";
 import { Security } from "./pages/security.js";
 
 const PAGES = [
   ["overview", "Overview", Overview],
   ["topics", "Topics", Topics, Topic],
   ["groups", "Groups", Groups, Group],
+  ["schemas", "Schemas", Schemas, Subject],
   ["brokers", "Brokers", Brokers, Broker],
   ["transactions", "Transactions", Transactions, Transaction],
   ["security", "Security", Security],
 ];
-const SHORTCUTS = { o: "overview", t: "topics", g: "groups", b: "brokers", x: "transactions", s: "security" };
+const SHORTCUTS = { o: "overview", t: "topics", g: "groups", c: "schemas", b: "brokers", x: "transactions", s: "security" };
 
 // `#/topics/orders/messages?partition=1` → { page, parts, query }
 function parseHash() {

@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import json
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Request
@@ -13,6 +14,8 @@ from moldau.console.errors import ConsoleError
 from moldau.console.routes.topics import find_topic
 from moldau.records.builder import NewRecord
 from moldau.records.compression import Compression
+from moldau.schemas.codecs import Codecs
+from moldau.schemas.wire_format import frame
 
 router = APIRouter()
 
@@ -25,8 +28,11 @@ class Payload(BaseModel):
 
     text: str | None = None
     base64: str | None = None
+    schema_id: Annotated[int | None, Field(ge=1, lt=2**31, description="The text is JSON of this schema.")] = None
 
-    def to_bytes(self) -> bytes | None:
+    def to_bytes(self, codecs: Codecs | None = None) -> bytes | None:
+        if self.schema_id is not None and self.text is not None and codecs is not None:
+            return _with_schema(codecs, self.schema_id, self.text)
         if self.base64 is not None:
             try:
                 return base64.b64decode(self.base64, validate=True)
@@ -38,6 +44,13 @@ class Payload(BaseModel):
             return self.text.encode()
         except UnicodeEncodeError:
             raise ConsoleError(400, "invalid_text", "A key, value or header has an unpaired surrogate.") from None
+
+
+def _with_schema(codecs: Codecs, schema_id: int, text: str) -> bytes:
+    try:
+        return codecs.encode(schema_id, json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise ConsoleError(400, "invalid_value", f"Schema {schema_id} does not accept the value: {error}") from None
 
 
 class Header(Payload):
@@ -69,9 +82,13 @@ async def produce(topic: str, body: ProduceBody, request: Request, session: Edit
     view = await find_topic(session, topic)
     sticky = StickyPartitioner(request.app.state.random, len(view.partitions)).current
     now_ms = request.app.state.clock.wall_ms()
+    codecs = session.values.codecs
+    await session.values.prepare(
+        frame(part.schema_id, b"") for each in body.records for part in (each.key, each.value) if part.schema_id
+    )
     batches: dict[int, list[tuple[int, NewRecord]]] = {}
     for number, each in enumerate(body.records):
-        key = each.key.to_bytes()
+        key = each.key.to_bytes(codecs)
         partition = each.partition
         if partition is None:
             partition = sticky if key is None else partition_for_key(key, len(view.partitions))
@@ -79,7 +96,7 @@ async def produce(topic: str, body: ProduceBody, request: Request, session: Edit
             raise ConsoleError(404, "unknown_topic_or_partition", f"{topic} has no partition {partition}.")
         timestamp = now_ms if each.timestamp is None else each.timestamp
         headers = tuple((header.name, header.to_bytes()) for header in each.headers)
-        batches.setdefault(partition, []).append((number, (timestamp, key, each.value.to_bytes(), headers)))
+        batches.setdefault(partition, []).append((number, (timestamp, key, each.value.to_bytes(codecs), headers)))
     places: dict[int, dict[str, int]] = {}
     compression = Compression[body.compression.upper()]
     for partition, numbered in batches.items():

@@ -33,8 +33,9 @@ async def read(topic: str, wanted: ReadRequest, request: Request, session: Token
     """Return a page of records, and the positions of the next page."""
     search = await search_of(session, request.app.state.clock, topic, wanted)
     page = await search.run()
+    await session.values.prepare_records(page.records)
     return {
-        "records": [record_view(each) for each in page.records],
+        "records": [record_view(each, session.values.decode) for each in page.records],
         "positions": {place.partition: offset for place, offset in page.positions.items()} or None,
         "scanned": page.scanned,
         "read_bytes": page.read_bytes,
@@ -47,7 +48,8 @@ async def read(topic: str, wanted: ReadRequest, request: Request, session: Token
 async def read_one(topic: str, partition: int, offset: int, request: Request, session: Viewer) -> dict[str, Any]:
     """Return one record with up to 1 MiB of its key and value."""
     found = await _find(session, request, topic, partition, offset)
-    return {"topic": topic, **record_view(found, WHOLE_BYTES_MAX)}
+    await session.values.prepare_records([found])
+    return {"topic": topic, **record_view(found, session.values.decode, WHOLE_BYTES_MAX)}
 
 
 @router.get("/topics/{topic}/partitions/{partition}/records/{offset}/{part}")
@@ -75,7 +77,7 @@ async def tail(
     view = await find_topic(session, topic)
     isolation = Isolation.READ_UNCOMMITTED if with_uncommitted else Isolation.READ_COMMITTED
     chosen = frozenset(partition) if partition else None
-    live = LiveTail(session.client, view, isolation, wanted.compile(), chosen)
+    live = LiveTail(session.client, view, isolation, session.values, wanted.compile(session.values.decode), chosen)
     return StreamingResponse(_counted(session, live), media_type="text/event-stream")
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
@@ -18,10 +18,13 @@ from moldau.client.metadata import TopicView
 from moldau.client.partitioner import StickyPartitioner, partition_for_key
 from moldau.console.errors import RETRY_AFTER, ConsoleError, error_json, status_and_code
 from moldau.console.guard import BODY_BYTES_MAX
+from moldau.console.schema_values import SchemaValues
+from moldau.console.sessions import Session
 from moldau.gateway.access import Writer
 from moldau.gateway.admission import Admission
 from moldau.gateway.idempotency import KEY_CHARACTERS_MAX, IdempotencyWindow, Outcome
-from moldau.gateway.record_json import RECORDS_MAX, ProducedRecord, json_bytes
+from moldau.gateway.record_json import RECORDS_MAX, Encode, ProducedRecord, json_bytes
+from moldau.gateway.schema_choice import SchemaChoice
 from moldau.model.errors import KafkaError, LeaderNotAvailable, UnknownTopicOrPartition
 from moldau.model.ids import TopicPartition
 from moldau.records.builder import NewRecord
@@ -34,6 +37,7 @@ TIMEOUT_MS: Final = 10_000
 TIMEOUT_MS_MAX: Final = 60_000
 TOPIC_CHARACTERS_MAX: Final = 249
 ACKS: Final = {"all": -1, "1": 1, "0": 0}
+SCHEMAS_MAX: Final = 50  # of one request
 REPLAYED: Final = "Idempotent-Replayed"
 
 
@@ -45,6 +49,8 @@ class ProduceBody(BaseModel):
     records: Annotated[list[ProducedRecord], Field(min_length=1, max_length=RECORDS_MAX)]
     acks: Literal["all", "1", "0"] = "all"
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none"
+    key_schema: SchemaChoice | None = None
+    value_schema: SchemaChoice | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,7 @@ async def produce(
     with admission.produce(_announced_size(request)):
         content = await _read_body(request)
         if idempotency_key is None:
-            return _response(await _produce(caller.session.client, request, topic, content, timeout_ms))
+            return _response(await _produce(caller.session, request, topic, content, timeout_ms))
         key = (caller.session.user or "", topic, idempotency_key)
         fingerprint = hashlib.sha256(content).digest()
         outcome = await window.repeated(key, fingerprint, clock.monotonic_ms())
@@ -90,7 +96,7 @@ async def produce(
             return _response(outcome, {REPLAYED: "true"})
         window.begin(key, fingerprint, clock.monotonic_ms())
         try:
-            outcome = await _produce(caller.session.client, request, topic, content, timeout_ms)
+            outcome = await _produce(caller.session, request, topic, content, timeout_ms)
         except BaseException:
             window.abandon(key)
             raise
@@ -112,14 +118,16 @@ async def _read_body(request: Request) -> bytes:
         raise ConsoleError(408, "body_timeout", message) from None
 
 
-async def _produce(client: AsyncClient, request: Request, topic: str, content: bytes, timeout_ms: int) -> Outcome:
+async def _produce(session: Session, request: Request, topic: str, content: bytes, timeout_ms: int) -> Outcome:
     try:
         body = ProduceBody.model_validate_json(content)
     except ValidationError as error:
         details = error.errors(include_url=False, include_context=False, include_input=False)
         raise RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in details]) from None
+    client = session.client
     view = await _writable_topic(client, topic)
-    batches = _batches(view, body.records, request)
+    encoders = await encoders_of(session.values, topic, body)
+    batches = _batches(view, body.records, request, encoders)
     results = await asyncio.gather(
         *(
             client.produce(
@@ -165,20 +173,48 @@ async def _writable_topic(client: AsyncClient, topic: str) -> TopicView:
     return view
 
 
-def _batches(view: TopicView, records: Sequence[ProducedRecord], request: Request) -> list[_Batch]:
+@dataclass(frozen=True, slots=True)
+class Encoders:
+    """The encoders of a request: of all its keys or values, and of schema ids of single records."""
+
+    of_part: Mapping[str, Encode]
+    of_id: Mapping[int, Encode]
+
+    def of(self, part: str, schema_id: int | None) -> Encode | None:
+        return self.of_part.get(part) if schema_id is None else self.of_id[schema_id]
+
+
+async def encoders_of(values: SchemaValues, topic: str, body: ProduceBody) -> Encoders:
+    """Look up the schemas of a request; schemas that it brings are registered."""
+    choices = {"key": body.key_schema, "value": body.value_schema}
+    of_part = {
+        part: (await choice.encoder(values, f"{topic}-{part}", may_register=True)).encode
+        for part, choice in choices.items()
+        if choice is not None
+    }
+    ids = {schema_id for each in body.records for schema_id in (each.key_schema_id, each.value_schema_id) if schema_id}
+    if len(ids) > SCHEMAS_MAX:
+        raise ConsoleError(422, "too_many_schemas", f"A request has at most {SCHEMAS_MAX} schema ids.")
+    of_id = {
+        each: (await SchemaChoice(id=each).encoder(values, topic, may_register=False)).encode for each in sorted(ids)
+    }
+    return Encoders(of_part, of_id)
+
+
+def _batches(view: TopicView, records: Sequence[ProducedRecord], request: Request, encoders: Encoders) -> list[_Batch]:
     partitions = len(view.partitions)
     led = [each.index for each in view.partitions if each.leader >= 0]
     sticky = StickyPartitioner(request.app.state.random, partitions, lambda: led).current
     now_ms = request.app.state.clock.wall_ms()
     batches: dict[int, _Batch] = {}
     for number, each in enumerate(records):
-        key = each.key_bytes
+        key = each.key_bytes(encoders.of("key", each.key_schema_id))
         partition = each.partition
         if partition is None:
             partition = sticky if key is None else partition_for_key(key, partitions)
         batch = batches.setdefault(partition, _Batch(partition, [], []))
         batch.numbers.append(number)
-        batch.records.append(each.to_record(key, now_ms))
+        batch.records.append(each.to_record(key, now_ms, encoders.of("value", each.value_schema_id)))
     for partition in batches:
         target = view.partition(partition)
         place = TopicPartition(view.name, partition)

@@ -68,9 +68,9 @@ async def read_records(
         raise ConsoleError(400, "invalid_request", message)
     search = await forward_search(caller.session, request.app.state.clock, topic, wanted)
     if chosen == "json":
-        return Response(json_bytes(await read_page(search)), media_type="application/json")
+        return Response(json_bytes(await read_page(search, caller.session.values)), media_type="application/json")
     search.limit = min(search.limit, PAGE_RECORDS_MAX)
-    return StreamingResponse(stream_lines(search, wanted.limit), media_type=LINES)
+    return StreamingResponse(stream_lines(search, caller.session.values, wanted.limit), media_type=LINES)
 
 
 def _accepted(accept: str) -> Literal["json", "ndjson", "sse"]:
@@ -85,7 +85,7 @@ async def _tail(request: Request, caller: Caller, topic: str, wanted: Wanted) ->
     positions = await tail_positions(caller.session, topic, wanted)
     admission.begin_tail()
     client = logins.connect(caller)
-    tail = Tail(client, request.app.state.clock, positions, wanted.isolation, wanted.matches)
+    tail = Tail(client, request.app.state.clock, positions, wanted.isolation, wanted.matches, caller.session.values)
     return _TailResponse(tail, admission)
 
 

@@ -22,10 +22,11 @@ export function Content({ title, view, href }) {
   return html`<div>
     <div class="row small"><strong>${title}</strong>
       <${Badge}>${view.encoding}<//> ${view.size > 0 && html`<span class="muted">${bytes(view.size)}</span>`}
-      ${view.schema_id !== undefined && html`<${Badge}>schema ${view.schema_id}<//>`}
+      ${view.schema_id !== undefined && html`<${Badge} kind=${view.schema_error ? "warn" : ""}>${view.schema_type ?? ""} schema ${view.schema_id}<//>`}
       ${view.is_cut && html`<${Badge} kind="warn">cut<//>`}
       ${href && view.size > 0 && html`<a href=${href} download>Download</a>`}
     </div>
+    ${view.schema_error && html`<p class="muted small">Not decoded: ${view.schema_error}.</p>`}
     ${view.text ? html`<pre class="bytes" tabindex="0">${pretty(view)}</pre>` : html`<p class="muted small">${view.encoding === "null" ? "No value (null)." : "Zero bytes."}</p>`}
   </div>`;
 }

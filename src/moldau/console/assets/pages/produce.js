@@ -6,21 +6,23 @@ import { FormDialog, html, toast, useState } from "../ui.js";
 
 const HEX = /^([0-9a-f]{2})*$/i;
 
-const FORMS = [["text", "text or JSON"], ["hex", "hexadecimal"], ["null", "null"]];
+const FORMS = [["text", "text or JSON"], ["hex", "hexadecimal"], ["schema", "JSON of a schema"], ["null", "null"]];
 
-function payload(form, text) {
+function payload(form, text, schemaId) {
   if (form === "null") return {};
+  if (form === "schema") return { text, schema_id: Number(schemaId) };
   if (form === "text") return { text };
   const digits = text.replace(/\s+/g, "");
   if (!HEX.test(digits)) throw new Error("Hexadecimal text has two digits per byte.");
   return { base64: btoa(String.fromCharCode(...(digits.match(/../g) ?? []).map((pair) => parseInt(pair, 16)))) };
 }
 
-const formOf = (view) => (view === undefined ? "text" : view.encoding === "null" ? "null" : view.encoding === "hex" ? "hex" : "text");
+const formOf = (view) => (view === undefined ? "text" : view.schema_type ? "schema" : view.encoding === "null" ? "null" : view.encoding === "hex" ? "hex" : "text");
 
-function Bytes({ title, form, setForm, text, setText, rows }) {
+function Bytes({ title, form, setForm, text, setText, schemaId, setSchemaId, rows }) {
   return html`<label>${title} as <select value=${form} onChange=${(event) => setForm(event.target.value)}>
       ${FORMS.map(([value, name]) => html`<option value=${value}>${name}</option>`)}</select></label>
+    ${form === "schema" && html`<label>Schema id of the ${title.toLowerCase()} <input type="number" min="1" required value=${schemaId} onInput=${(event) => setSchemaId(event.target.value)} /></label>`}
     ${form !== "null" && html`<label>${title}<textarea rows=${rows} value=${text} onInput=${(event) => setText(event.target.value)}></textarea></label>`}`;
 }
 
@@ -58,10 +60,12 @@ export function ProduceDialog({ topic, record, onClose, onDone }) {
   const [headers, setHeaders] = useState((record.headers ?? []).map((each) => `${each.name}=${each.value.text ?? ""}`).join("\n"));
   const [partition, setPartition] = useState(record.partition === undefined ? "" : String(record.partition));
   const [lines, setLines] = useState("");
+  const [keySchema, setKeySchema] = useState(record.key?.schema_id ?? "");
+  const [valueSchema, setValueSchema] = useState(record.value?.schema_id ?? "");
   const isCut = record.value?.is_cut || record.key?.is_cut;
   const submit = async () => {
     const records = isBulk ? parseLines(lines) : [{
-      key: payload(keyForm, key), value: payload(valueForm, value), headers: parseHeaders(headers), partition: partition === "" ? null : Number(partition),
+      key: payload(keyForm, key, keySchema), value: payload(valueForm, value, valueSchema), headers: parseHeaders(headers), partition: partition === "" ? null : Number(partition),
     }];
     const done = await post(`/topics/${segment(topic.name)}/records`, { records });
     const first = done.records[0];
@@ -73,8 +77,8 @@ export function ProduceDialog({ topic, record, onClose, onDone }) {
     ${isCut && html`<p class="notice warn">Only the beginning of this record was loaded. Open its link to edit all of it.</p>`}
     <label class="inline"><input type="checkbox" checked=${isBulk} onChange=${(event) => setBulk(event.target.checked)} /> Many records, one JSON object per line</label>
     ${isBulk ? html`<label>Lines <textarea rows="10" required value=${lines} placeholder=${'{"key": "a", "value": {"n": 1}}'} onInput=${(event) => setLines(event.target.value)}></textarea></label>` : html`
-      <${Bytes} title="Key" form=${keyForm} setForm=${setKeyForm} text=${key} setText=${setKey} rows="2" />
-      <${Bytes} title="Value" form=${valueForm} setForm=${setValueForm} text=${value} setText=${setValue} rows="8" />
+      <${Bytes} title="Key" form=${keyForm} setForm=${setKeyForm} text=${key} setText=${setKey} schemaId=${keySchema} setSchemaId=${setKeySchema} rows="2" />
+      <${Bytes} title="Value" form=${valueForm} setForm=${setValueForm} text=${value} setText=${setValue} schemaId=${valueSchema} setSchemaId=${setValueSchema} rows="8" />
       <label>Headers, one name=value per line <textarea rows="2" value=${headers} onInput=${(event) => setHeaders(event.target.value)}></textarea></label>
       <label>Partition <input type="number" min="0" placeholder="by key" value=${partition} onInput=${(event) => setPartition(event.target.value)} /></label>`}
   <//>`;
