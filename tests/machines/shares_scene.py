@@ -3,16 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from moldau.machines.shares.acknowledgement import Acknowledgement, AcknowledgeType, OffsetRange
 from moldau.machines.shares.partition import (
-    Acknowledgement,
-    AcknowledgeType,
     AcquiredRange,
     AcquireLimits,
     LogRead,
-    OffsetRange,
     SharePartitionMachine,
     ShareSettings,
 )
+from moldau.machines.shares.retry import RetryBackoff
 from moldau.machines.shares.state import (
     UNINITIALIZED_START_OFFSET,
     RecordState,
@@ -20,11 +19,12 @@ from moldau.machines.shares.state import (
     StateBatch,
     StateWrite,
 )
-from moldau.machines.shares.window import Run
+from moldau.machines.shares.window import DURABLE, Run
 from moldau.model.errors import InvalidRecordState
 
 LOCK_MS = 1000.0
 SETTINGS = ShareSettings(lock_duration_ms=LOCK_MS, delivery_count_limit=3, in_flight_max=30)
+BACKOFF = RetryBackoff(initial_ms=500.0, factor=2.0, max_ms=1500.0)
 NEW = ShareState(0, UNINITIALIZED_START_OFFSET)
 TERMINAL = (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
 
@@ -37,7 +37,7 @@ def machine_of(
     end_offset: int = 100, state: ShareState = NEW, settings: ShareSettings = SETTINGS, start_offset: int = 0
 ) -> SharePartitionMachine:
     """A machine of a log with offsets 0 to `end_offset`."""
-    return SharePartitionMachine(state, settings, start_offset, end_offset, start_offset)
+    return SharePartitionMachine(state, settings, start_offset, end_offset, start_offset, 0.0)
 
 
 def read_of(machine: SharePartitionMachine, *batches: tuple[int, int], end_offset: int | None = None) -> LogRead:
@@ -80,6 +80,8 @@ class Delivery:
     deadline_ms: float = 0.0
     is_accepted: bool = False  # confirmed to the member
     may_be_gone: bool = False  # rejected, or delivered as often as allowed
+    not_before_ms: float = 0.0  # the end of its back-off
+    is_expired: bool = False  # its lock
 
 
 @dataclass
@@ -94,12 +96,13 @@ class Scene:
     records: dict[int, Delivery] = field(default_factory=dict)
     unconfirmed: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # by write: offset and type
     write: StateWrite | None = None
+    settings: ShareSettings = SETTINGS
 
     def __post_init__(self) -> None:
         for batch in self.batches:
             for offset in range(batch.first_offset, batch.last_offset + 1):
                 self.records[offset] = Delivery()
-        self.machine = machine_of(self.end_offset)
+        self.machine = machine_of(self.end_offset, settings=self.settings)
 
     def fetch(self, member: str, records_max: int, batches_max: int, *, is_strict: bool = False) -> list[AcquiredRange]:
         offset = self.machine.next_fetch_offset()
@@ -125,6 +128,8 @@ class Scene:
         assert record.holder is None or record.deadline_ms <= self.now_ms, "acquired twice at one time"
         assert not record.is_accepted, "accepted and delivered again"
         assert deliveries > record.count or record.count == 0, "the delivery count fell"
+        assert record.not_before_ms <= self.now_ms, "delivered during its back-off"
+        record.is_expired = False
         record.count, record.holder, record.deadline_ms = deliveries, member, self.now_ms + LOCK_MS
         if deliveries >= SETTINGS.delivery_count_limit:
             record.may_be_gone = True
@@ -142,14 +147,13 @@ class Scene:
             record = self.records[each]
             if kind == AcknowledgeType.RENEW:
                 record.deadline_ms = self.now_ms + LOCK_MS
-            else:
+            elif number != DURABLE:  # otherwise these records are deleted
                 self.unconfirmed.setdefault(number, []).append((each, kind))
                 record.may_be_gone |= kind in (AcknowledgeType.REJECT, AcknowledgeType.GAP)
         self.check()
 
     def _may_be_lost(self, offset: int) -> bool:
-        pending = any(offset == each for ranges in self.unconfirmed.values() for each, _ in ranges)
-        return self.records[offset].deadline_ms <= self.now_ms or pending
+        return self.records[offset].deadline_ms <= self.now_ms or offset in self._pending()
 
     def begin_write(self) -> None:
         if self.write is None:
@@ -161,25 +165,41 @@ class Scene:
         if succeeds or is_applied:
             self.coordinator.write(self.write)
         self.write = None
-        number = self.machine.persisted() if succeeds else self.machine.persist_failed()
+        number = self.machine.persisted(self.now_ms) if succeeds else self.machine.persist_failed()
         for offset, kind in self.unconfirmed.pop(number, []):
             record = self.records[offset]
             if succeeds:
                 record.holder = None
                 record.is_accepted |= kind == AcknowledgeType.ACCEPT
+                if kind == AcknowledgeType.RELEASE:
+                    self._wait_for_retry(record)
         self.check()
 
     def advance(self, by_ms: float) -> None:
         self.now_ms += by_ms
-        self.machine.expire_locks(self.now_ms)
+        self.machine.expire(self.now_ms)
+        pending = self._pending()
+        for offset, record in self.records.items():
+            is_due = record.holder is not None and record.deadline_ms <= self.now_ms
+            if is_due and not record.is_expired and offset not in pending:
+                record.is_expired = True
+                self._wait_for_retry(record)
         self.check()
 
+    def _pending(self) -> set[int]:
+        return {offset for ranges in self.unconfirmed.values() for offset, _ in ranges}
+
+    def _wait_for_retry(self, record: Delivery) -> None:
+        record.not_before_ms = self.now_ms + self.settings.backoff.delay_ms(record.count)
+
     def close_session(self, member: str) -> None:
-        self.machine.release_member(member)
-        pending = {offset for ranges in self.unconfirmed.values() for offset, _ in ranges}
+        self.machine.release_member(member, self.now_ms)
+        pending = self._pending()
         for offset, record in self.records.items():
             if record.holder == member and offset not in pending:
                 record.holder = None
+                if not record.is_expired:
+                    self._wait_for_retry(record)
         self.check()
 
     def delete_records(self, offset: int) -> None:
@@ -197,14 +217,18 @@ class Scene:
         for record in self.records.values():
             record.holder = None
             record.count = 0  # deliveries may be lost
+            record.not_before_ms, record.is_expired = 0.0, False
         self.machine = SharePartitionMachine(
-            self.coordinator.read(), SETTINGS, self.log_start, self.end_offset, self.log_start
+            self.coordinator.read(), self.settings, self.log_start, self.end_offset, self.log_start, self.now_ms
         )
         for offset, (state, count) in self.coordinator.records.items():
             if self.machine.start_offset <= offset < self.end_offset:
                 run = _run_at(self.machine, offset)
                 assert (int(run.state), run.delivery_count) == (state, count)
-                self.records.setdefault(offset, Delivery()).count = count
+                record = self.records.setdefault(offset, Delivery())
+                record.count = count
+                if count:
+                    self._wait_for_retry(record)
         self.check()
 
     def drain(self) -> None:
@@ -213,7 +237,7 @@ class Scene:
             self.begin_write()
             self.end_write(succeeds=True)
         for _ in range(len(self.records) * (SETTINGS.delivery_count_limit + 1)):
-            self.advance(LOCK_MS + 1)
+            self.advance(LOCK_MS + BACKOFF.max_ms)
             for first, last, _ in self.fetch("last", 7, 2):
                 self.acknowledge("last", range(first, last + 1), AcknowledgeType.ACCEPT)
             self.begin_write()

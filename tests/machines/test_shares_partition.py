@@ -1,14 +1,10 @@
 """The in-flight window of a share partition: acquisition, acknowledgements, locks, writes and the start offset."""
 
 import pytest
-from shares_scene import LOCK_MS, SETTINGS, limits, machine_of, read_of, runs_of
+from shares_scene import BACKOFF, LOCK_MS, SETTINGS, limits, machine_of, read_of, runs_of
 
-from moldau.machines.shares.partition import (
-    Acknowledgement,
-    AcknowledgeType,
-    AcquiredRange,
-    SharePartitionMachine,
-)
+from moldau.machines.shares.acknowledgement import Acknowledgement, AcknowledgeType
+from moldau.machines.shares.partition import AcquiredRange, SharePartitionMachine
 from moldau.machines.shares.state import RecordState, ShareState, StateBatch, StateWrite
 from moldau.machines.shares.window import DURABLE
 from moldau.model.errors import InvalidRecordState, InvalidRequest
@@ -37,7 +33,7 @@ def write(machine: SharePartitionMachine) -> StateWrite:
     """The next write, which succeeds at once."""
     found = machine.next_write()
     assert found is not None
-    machine.persisted()
+    machine.persisted(0.0)
     return found
 
 
@@ -88,7 +84,7 @@ def test_whole_batches_are_acquired_unless_the_limit_is_strict() -> None:
     strict = machine_of()
     assert strict.acquire("m1", read, limits(4, is_strict=True), 0.0) == [(0, 3, 1)]
     assert strict.next_fetch_offset() == 4
-    machine.release_member("m1")
+    machine.release_member("m1", 0.0)
     assert machine.acquire("m1", read_of(machine, (0, 9)), limits(4, is_strict=True), 0.0) == [(0, 3, 2)]
 
 
@@ -103,9 +99,9 @@ def test_accepted_records_move_the_start_offset_when_they_are_durable() -> None:
     acquire(machine, "m1", (0, 9))
     number = acknowledge(machine, "m1", 0, 5, ACCEPT)
     assert machine.next_write() == StateWrite(6, 0, ())
-    machine.expire_locks(0.0)
+    machine.expire(0.0)
     assert machine.start_offset == 0
-    assert machine.persisted() == number
+    assert machine.persisted(0.0) == number
     assert machine.start_offset == 6
 
 
@@ -138,7 +134,7 @@ def test_released_record_is_available_when_the_release_is_durable() -> None:
     acknowledge(machine, "m1", 2, 3, RELEASE)
     assert machine.next_write() is not None
     assert machine.next_fetch_offset() == 10
-    machine.persisted()
+    machine.persisted(0.0)
     assert machine.next_fetch_offset() == 2
     assert acquire(machine, "m2", (0, 9)) == [(2, 3, 2)]
 
@@ -184,9 +180,9 @@ def test_expired_lock_makes_the_record_available_to_others() -> None:
     machine = settle(machine_of())
     acquire(machine, "m1", (0, 4))
     assert machine.deadline_ms == LOCK_MS
-    machine.expire_locks(LOCK_MS - 1)
+    machine.expire(LOCK_MS - 1)
     assert machine.next_fetch_offset() == 5
-    machine.expire_locks(LOCK_MS)
+    machine.expire(LOCK_MS)
     assert machine.next_fetch_offset() == 0
     assert write(machine).batches == (StateBatch(0, 4, RecordState.AVAILABLE, 1),)
     assert acquire(machine, "m2", (0, 4), now_ms=LOCK_MS) == [(0, 4, 2)]
@@ -200,21 +196,22 @@ def test_renewed_lock_expires_later() -> None:
     renewed = machine.acknowledge("m1", [Acknowledgement(1, 2, (RENEW,))], LOCK_MS / 2)
     assert renewed == DURABLE
     assert machine.next_write() is None
-    machine.expire_locks(LOCK_MS)
+    machine.expire(LOCK_MS)
     assert runs_of(machine) == [(0, 0, "AVAILABLE"), (1, 2, "ACQUIRED"), (3, 4, "AVAILABLE")]
-    machine.expire_locks(1.5 * LOCK_MS)
+    machine.expire(1.5 * LOCK_MS)
     assert runs_of(machine) == [(0, 4, "AVAILABLE")]
 
 
 def test_lock_does_not_expire_while_its_acknowledgement_is_written() -> None:
     machine = settle(machine_of())
     acquire(machine, "m1", (0, 4))
-    acknowledge(machine, "m1", 0, 4, ACCEPT)
+    acknowledge(machine, "m1", 0, 4, RELEASE)
     assert machine.next_write() is not None
-    machine.expire_locks(2 * LOCK_MS)
+    machine.expire(2 * LOCK_MS)
+    assert runs_of(machine) == [(0, 4, "AVAILABLE")]
     assert machine.next_fetch_offset() == 5
     machine.persist_failed()
-    machine.expire_locks(2 * LOCK_MS)
+    machine.expire(2 * LOCK_MS)
     assert machine.next_fetch_offset() == 0
 
 
@@ -236,17 +233,17 @@ def test_acknowledgements_during_a_write_share_the_next_one() -> None:
     assert machine.next_write() is not None
     later = {acknowledge(machine, "m1", offset, offset, ACCEPT) for offset in (1, 2, 3)}
     assert machine.next_write() is None
-    assert machine.persisted() == first
+    assert machine.persisted(0.0) == first
     assert machine.start_offset == 1
     assert machine.next_write() == StateWrite(4, 0, ())
-    assert {machine.persisted()} == later
+    assert {machine.persisted(0.0)} == later
 
 
 def test_closed_session_releases_the_records_of_the_member_only() -> None:
     machine = settle(machine_of())
     acquire(machine, "m1", (0, 4))
     acquire(machine, "m2", (5, 9))
-    machine.release_member("m1")
+    machine.release_member("m1", 0.0)
     assert runs_of(machine) == [(0, 4, "AVAILABLE"), (5, 9, "ACQUIRED")]
 
 
@@ -297,3 +294,33 @@ def test_state_of_alternating_records_is_bounded() -> None:
     write(machine)
     assert not machine.runs
     assert machine.next_fetch_offset() == machine.start_offset
+
+
+@pytest.mark.parametrize(("count", "delay_ms"), [(1, 500.0), (2, 1000.0), (3, 1500.0), (9, 1500.0)])
+def test_backoff_grows_with_the_delivery_count(count: int, delay_ms: float) -> None:
+    assert BACKOFF.delay_ms(count) == delay_ms
+
+
+def test_record_waits_for_the_end_of_its_backoff() -> None:
+    machine = settle(machine_of(settings=SETTINGS._replace(backoff=BACKOFF)))
+    acquire(machine, "m1", (0, 1))
+    acknowledge(machine, "m1", 0, 0, RELEASE)
+    machine.next_write()
+    machine.persisted(100.0)
+    assert machine.next_fetch_offset() == 2
+    assert machine.deadline_ms == 600.0
+    machine.expire(599.0)
+    assert machine.next_fetch_offset() == 2
+    machine.expire(600.0)
+    assert machine.next_fetch_offset() == 0
+    assert acquire(machine, "m2", (0, 1), now_ms=600.0) == [(0, 0, 2)]
+    machine.expire(LOCK_MS)
+    assert machine.next_fetch_offset() == 2  # the expired record 1 waits too
+
+
+def test_new_leader_begins_the_backoff_of_delivered_records() -> None:
+    state = ShareState(0, 0, (StateBatch(0, 1, RecordState.AVAILABLE, 2), StateBatch(2, 2, RecordState.AVAILABLE, 0)))
+    machine = machine_of(state=state, settings=SETTINGS._replace(backoff=BACKOFF))
+    assert machine.next_fetch_offset() == 2
+    machine.expire(1000.0)
+    assert machine.next_fetch_offset() == 0

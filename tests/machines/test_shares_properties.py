@@ -3,9 +3,9 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shares_scene import LOCK_MS, Scene
+from shares_scene import BACKOFF, LOCK_MS, SETTINGS, Scene
 
-from moldau.machines.shares.partition import AcknowledgeType, OffsetRange
+from moldau.machines.shares.acknowledgement import AcknowledgeType, OffsetRange
 
 pytestmark = pytest.mark.proves("C8")
 
@@ -40,11 +40,11 @@ def logs(draw: st.DrawFn) -> tuple[list[OffsetRange], int]:
 
 
 @settings(max_examples=150)
-@given(logs(), st.lists(steps, max_size=40))
+@given(logs(), st.lists(steps, max_size=40), st.booleans())
 def test_every_record_is_delivered_until_it_is_done(
-    log: tuple[list[OffsetRange], int], events: list[tuple[object, ...]]
+    log: tuple[list[OffsetRange], int], events: list[tuple[object, ...]], has_backoff: bool
 ) -> None:
-    scene = Scene(*log)
+    scene = Scene(*log, settings=SETTINGS._replace(backoff=BACKOFF) if has_backoff else SETTINGS)
     for event in events:
         _step(scene, event)
     scene.drain()

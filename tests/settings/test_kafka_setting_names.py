@@ -40,6 +40,9 @@ BEYOND_THE_LIST = {
     "remote.copy.lag.bytes",
     "remote.copy.lag.ms",
     "share.acquire.mode",  # a setting of Kafka's share consumers, here of their groups too
+    "share.retry.backoff.factor",  # configs of share groups that Kafka does not have
+    "share.retry.backoff.max.ms",
+    "share.retry.backoff.ms",
 }
 
 

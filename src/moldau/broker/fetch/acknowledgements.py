@@ -9,7 +9,7 @@ from moldau.broker.partitions.table import Partitions
 from moldau.broker.requests.context import ContextHost, RequestContext
 from moldau.broker.shares.shares import Shares
 from moldau.machines.groups.share.settings import ShareGroupConfig
-from moldau.machines.shares.partition import Acknowledgement, AcknowledgeType
+from moldau.machines.shares.acknowledgement import Acknowledgement, AcknowledgeType
 from moldau.machines.shares.sessions import FetchedPartition, MemberKey
 from moldau.model.errors import InvalidRecordState, InvalidRequest, KafkaError, TopicAuthorizationFailed
 from moldau.model.ids import TopicId

@@ -3,7 +3,8 @@
 from typing import NamedTuple
 
 from moldau.broker.partitions.partition import Partition
-from moldau.machines.shares.partition import AcquiredRange, LogRead, OffsetRange
+from moldau.machines.shares.acknowledgement import OffsetRange
+from moldau.machines.shares.partition import AcquiredRange, LogRead
 from moldau.model.ports import FileSlice
 from moldau.storage.batch_scan import iterate_headers
 

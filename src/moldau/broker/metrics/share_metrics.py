@@ -7,7 +7,7 @@ from typing import Final
 from moldau.broker.metrics import catalogue
 from moldau.broker.metrics.prometheus_text import plain, summary
 from moldau.broker.shares.shares import Shares
-from moldau.machines.shares.partition import AcknowledgeType
+from moldau.machines.shares.acknowledgement import AcknowledgeType
 from moldau.machines.shares.state import RecordState
 
 GROUPS_MAX: Final = 1000

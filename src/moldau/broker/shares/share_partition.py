@@ -1,8 +1,8 @@
 """`SharePartition`: drives the machine of a share partition on the leader of the partition.
 
 It reads the durable state when a group first fetches from the partition, writes what acknowledgements and expired locks
-change, and has a timer for the locks. It lives as long as this broker leads the partition in this epoch, and is
-unloaded when no member has a session with it and everything is durable.
+change, and has a timer for locks and back-offs. It lives as long as this broker leads the partition in this epoch, and
+is unloaded when no member has a session with it and everything is durable.
 """
 
 import asyncio
@@ -16,8 +16,8 @@ from moldau.broker.runtime.lazy_timer import LazyTimer
 from moldau.broker.runtime.meters import ShareMeter
 from moldau.broker.shares.persister import SharePartitionKey, SharePersister
 from moldau.machines.groups.share.settings import OffsetReset, ShareGroupConfig
+from moldau.machines.shares.acknowledgement import Acknowledgement
 from moldau.machines.shares.partition import (
-    Acknowledgement,
     AcquiredRange,
     AcquireLimits,
     LogRead,
@@ -84,7 +84,7 @@ class SharePartition:
         self._machine: SharePartitionMachine | None = None
         self._waiters: dict[int, list[tuple[float, asyncio.Future[None]]]] = {}  # by the write: since when
         self._task: asyncio.Task[None] | None = None  # a read or write of the state
-        self._locks = LazyTimer(self._expire_locks)
+        self._timer = LazyTimer(self._expire)
         self._retry = LazyTimer(self._try_again)
         self._start(self._load())
 
@@ -117,7 +117,7 @@ class SharePartition:
     def acquire(self, member_id: str, read: LogRead, limits: AcquireLimits) -> list[AcquiredRange]:
         assert self._machine is not None
         acquired = self._machine.acquire(member_id, read, limits, self._support.clock.monotonic_ms())
-        self._set_lock_timer()
+        self._set_timer()
         return acquired
 
     def acknowledge(self, member_id: str, acknowledgements: Sequence[Acknowledgement]) -> asyncio.Future[None]:
@@ -132,7 +132,7 @@ class SharePartition:
             done.set_result(None)
         else:
             self._waiters.setdefault(number, []).append((now_ms, done))
-        self._set_lock_timer()
+        self._set_timer()
         self._write()
         return done
 
@@ -148,7 +148,8 @@ class SharePartition:
         """The member's session has ended: release its records."""
         self.members.discard(member_id)
         if self._machine is not None:
-            self._machine.release_member(member_id)
+            self._machine.release_member(member_id, self._support.clock.monotonic_ms())
+            self._set_timer()
             self._write()
             self._wake()
         self._unload_if_idle()
@@ -168,13 +169,21 @@ class SharePartition:
         if self.is_current:
             self._machine = self._new_machine(state)
             self._phase = _Phase.READY
+            self._set_timer()
             self._wake()
 
     def _new_machine(self, state: ShareState) -> SharePartitionMachine:
         log = self.partition.log
         is_new = state.start_offset == UNINITIALIZED_START_OFFSET
         initial_offset = _initial_offset(self.partition, self._config.offset_reset, self._support) if is_new else 0
-        return SharePartitionMachine(state, _settings(self._config), log.start_offset, log.end_offset, initial_offset)
+        return SharePartitionMachine(
+            state,
+            _settings(self._config),
+            log.start_offset,
+            log.end_offset,
+            initial_offset,
+            self._support.clock.monotonic_ms(),
+        )
 
     def _write(self) -> None:
         """Start the next write, unless a read or write is under way."""
@@ -194,7 +203,7 @@ class SharePartition:
             raise
         else:
             before = machine.next_fetch_offset()
-            self._complete(machine.persisted(), None)
+            self._complete(machine.persisted(self._support.clock.monotonic_ms()), None)
             if machine.next_fetch_offset() != before:
                 self._wake()
 
@@ -207,7 +216,7 @@ class SharePartition:
                 done.set_result(None)
             else:
                 done.set_exception(error)
-        self._set_lock_timer()
+        self._set_timer()
 
     def _failed(self, error: KafkaError) -> None:
         if isinstance(error, _RETRIABLE):
@@ -238,15 +247,15 @@ class SharePartition:
 
     # -- time
 
-    def _set_lock_timer(self) -> None:
+    def _set_timer(self) -> None:
         deadline_ms = None if self._machine is None else self._machine.deadline_ms
         if deadline_ms is not None and self._phase is _Phase.READY:
-            self._locks.set(max(0.0, deadline_ms - self._support.clock.monotonic_ms()))
+            self._timer.set(max(0.0, deadline_ms - self._support.clock.monotonic_ms()))
 
-    def _expire_locks(self) -> None:
+    def _expire(self) -> None:
         if self._machine is not None:
-            self._meter.lock_timeouts += self._machine.expire_locks(self._support.clock.monotonic_ms())
-            self._set_lock_timer()
+            self._meter.lock_timeouts += self._machine.expire(self._support.clock.monotonic_ms())
+            self._set_timer()
             self._write()
             self._wake()
 
@@ -267,7 +276,7 @@ class SharePartition:
     def close(self) -> None:
         """This broker no longer leads the partition in this epoch, or the share partition is idle."""
         self._phase = _Phase.CLOSED
-        self._locks.close()
+        self._timer.close()
         self._retry.close()
         error = NotLeaderOrFollower(f"This broker no longer leads {self.partition.name} in epoch {self.leader_epoch}.")
         for number in list(self._waiters):
@@ -283,7 +292,12 @@ class SharePartition:
 
 
 def _settings(config: ShareGroupConfig) -> ShareSettings:
-    return ShareSettings(config.record_lock_duration_ms, config.delivery_count_limit, config.partition_max_record_locks)
+    return ShareSettings(
+        config.record_lock_duration_ms,
+        config.delivery_count_limit,
+        config.partition_max_record_locks,
+        config.retry_backoff,
+    )
 
 
 def _initial_offset(partition: Partition, reset: OffsetReset, support: ShareSupport) -> int:

@@ -10,6 +10,10 @@ log and writing the state are its driver's work.
         +----------------------+
           release, lock expired, session closed
 
+A released record may have to wait: until its back-off is over it is AVAILABLE with a deadline, and is not acquired. The
+deadlines of locks and of back-offs are in one heap, so that the driver needs one timer. A back-off is not durable: the
+next leader begins it again, for every record that was delivered before.
+
 An acknowledgement changes its records at once, so that no lock expires meanwhile, and counts once its write is durable
 (`Run.write`): until then the records are neither acquired again nor passed by the start offset. At most one write is
 under way. Changes in the meantime go into the next one, so that a slow write collects many acknowledgements:
@@ -25,10 +29,17 @@ that: if the write is lost with the leader, the next leader delivers the records
 
 import heapq
 from collections.abc import Iterable, Sequence
-from enum import IntEnum
-from itertools import groupby
 from typing import Final, NamedTuple
 
+from moldau.machines.shares.acknowledgement import (
+    TYPES,
+    Acknowledgement,
+    AcknowledgeType,
+    Change,
+    OffsetRange,
+    changes_of,
+)
+from moldau.machines.shares.retry import RetryBackoff
 from moldau.machines.shares.state import UNINITIALIZED_START_OFFSET, RecordState, ShareState, StateBatch, StateWrite
 from moldau.machines.shares.window import DURABLE, TERMINAL, InFlightWindow, Run
 from moldau.model.errors import InvalidRecordState, InvalidRequest
@@ -36,24 +47,6 @@ from moldau.model.errors import InvalidRecordState, InvalidRequest
 RUNS_PER_LOCK: Final = 4  # limits the runs of a window, in relation to the records that may be in flight
 DELIVERY_COUNT_MAX: Final = 2**15 - 1  # an int16 in the protocol
 _DEADLINES_MIN: Final = 1024  # from this many on, deadlines of released locks are purged
-
-
-class AcknowledgeType(IntEnum):
-    """What a member says about a record, with Kafka's numbers."""
-
-    GAP = 0  # there is no such record: it was compacted away, or is a control record
-    ACCEPT = 1
-    RELEASE = 2
-    REJECT = 3
-    RENEW = 4
-
-
-_TYPES: Final = frozenset(AcknowledgeType)
-
-
-class OffsetRange(NamedTuple):
-    first_offset: int
-    last_offset: int
 
 
 class AcquiredRange(NamedTuple):
@@ -64,20 +57,13 @@ class AcquiredRange(NamedTuple):
     delivery_count: int
 
 
-class Acknowledgement(NamedTuple):
-    """The acknowledgement of a range of records: one type for each of them, or one for all."""
-
-    first_offset: int
-    last_offset: int
-    types: Sequence[int]
-
-
 class ShareSettings(NamedTuple):
     """The group's configs."""
 
     lock_duration_ms: float
     delivery_count_limit: int
     in_flight_max: int
+    backoff: RetryBackoff = RetryBackoff()
 
 
 class AcquireLimits(NamedTuple):
@@ -109,6 +95,7 @@ class SharePartitionMachine:
         log_start_offset: int,
         log_end_offset: int,
         initial_offset: int,
+        now_ms: float,
     ) -> None:
         """`state` is the durable one; `initial_offset` is where a new group begins (`share.auto.offset.reset`)."""
         self.settings = settings
@@ -118,10 +105,11 @@ class SharePartitionMachine:
         start_offset = initial_offset if is_new else state.start_offset
         # an unclean election may have cut the log below it
         self._window = InFlightWindow(min(max(start_offset, log_start_offset), max(log_start_offset, log_end_offset)))
+        self._deadlines: list[tuple[float, int, int]] = []  # a heap of deadline, first and last offset
         self._load(state.batches, log_end_offset)
         self._window.remove_finished()
         self._available_from = self._window.start_offset  # no record before it is available
-        self._deadlines: list[tuple[float, int, int]] = []  # a heap of deadline, first and last offset
+        self._begin_backoffs(now_ms)
         self._changed: list[OffsetRange] = []  # to be written
         self._must_write_start = self._window.start_offset != state.start_offset
         self._write = DURABLE  # the number of the newest write
@@ -134,6 +122,12 @@ class SharePartitionMachine:
                 window.extend(batch.first_offset)
                 state = RecordState(batch.delivery_state)
                 window.extend(min(batch.last_offset + 1, log_end_offset), state, batch.delivery_count)
+
+    def _begin_backoffs(self, now_ms: float) -> None:
+        """The records that an earlier leader delivered may have been released just now."""
+        for run in self.runs:
+            if run.is_available and run.delivery_count:
+                self._make_available(run, now_ms)
 
     # -- state
 
@@ -157,7 +151,7 @@ class SharePartitionMachine:
 
     @property
     def deadline_ms(self) -> float | None:
-        """When `expire_locks` is due; some of these locks may have been released."""
+        """When `expire` is due; some of these locks may have been released."""
         return self._deadlines[0][0] if self._deadlines else None
 
     @property
@@ -241,7 +235,7 @@ class SharePartitionMachine:
             acquired.append(AcquiredRange(available.first_offset, available.last_offset, count))
             left -= len(available)
         if acquired:
-            self._lock_until(deadline_ms, acquired[0].first_offset, acquired[-1].last_offset)
+            self._wake_at(deadline_ms, acquired[0].first_offset, acquired[-1].last_offset)
         self._merge(first_offset, last_offset)
         return acquired
 
@@ -262,7 +256,7 @@ class SharePartitionMachine:
 
         Return the number of the write after which they are durable; `DURABLE` if there is nothing to write.
         """
-        changes = [change for each in acknowledgements for change in _changes(each)]
+        changes = [change for each in acknowledgements for change in changes_of(each)]
         self._check(member_id, changes)
         write = DURABLE
         for offsets, kind in changes:
@@ -274,10 +268,10 @@ class SharePartitionMachine:
                 write = self._apply(offsets, kind)
         return write
 
-    def _check(self, member_id: str, changes: Sequence[tuple[OffsetRange, int]]) -> None:
+    def _check(self, member_id: str, changes: Sequence[Change]) -> None:
         previous_offset = -1
         for (first_offset, last_offset), kind in changes:
-            if kind not in _TYPES:
+            if kind not in TYPES:
                 raise InvalidRequest(f"Unknown acknowledgement type {kind}.")
             if first_offset <= previous_offset:
                 raise InvalidRequest("The ranges of acknowledgements must be in ascending order and not overlap.")
@@ -297,7 +291,7 @@ class SharePartitionMachine:
         for run in self._window.runs[start:end]:
             run.deadline_ms = deadline_ms
         self._window.merge(start, end)
-        self._lock_until(deadline_ms, *offsets)
+        self._wake_at(deadline_ms, *offsets)
 
     def _apply(self, offsets: OffsetRange, kind: int) -> int:
         window = self._window
@@ -319,40 +313,54 @@ class SharePartitionMachine:
 
     # -- locks, sessions, and the log
 
-    def _lock_until(self, deadline_ms: float, first_offset: int, last_offset: int) -> None:
+    def _wake_at(self, deadline_ms: float, first_offset: int, last_offset: int) -> None:
         deadlines = self._deadlines
         if len(deadlines) >= max(_DEADLINES_MIN, 2 * len(self.runs)):
-            acquired = (run for run in self.runs if run.state is RecordState.ACQUIRED or run.write)
-            deadlines[:] = [(run.deadline_ms, run.first_offset, run.last_offset) for run in acquired]
+            waiting = (run for run in self.runs if run.deadline_ms)
+            deadlines[:] = [(run.deadline_ms, run.first_offset, run.last_offset) for run in waiting]
             heapq.heapify(deadlines)
         heapq.heappush(deadlines, (deadline_ms, first_offset, last_offset))
 
-    def expire_locks(self, now_ms: float) -> int:
-        """Release the records whose locks have expired; return their number."""
+    def expire(self, now_ms: float) -> int:
+        """End the back-offs that are over, and release the records whose locks have expired; return their number."""
         deadlines, expired = self._deadlines, 0
         while deadlines and deadlines[0][0] <= now_ms:
             _, first_offset, last_offset = heapq.heappop(deadlines)
             for run in self._window.overlapping(first_offset, last_offset):
-                if run.state is RecordState.ACQUIRED and run.deadline_ms <= now_ms:
-                    self._release(run)
+                if not 0 < run.deadline_ms <= now_ms or run.write:
+                    continue
+                if run.state is RecordState.ACQUIRED:
+                    self._release(run, now_ms)
                     expired += len(run)
+                elif run.state is RecordState.AVAILABLE:
+                    self._window.change(run, RecordState.AVAILABLE)
+                    self._available_from = min(self._available_from, run.first_offset)
             self._merge(first_offset, last_offset)
         self._window.remove_finished()
         return expired
 
-    def release_member(self, member_id: str) -> None:
+    def release_member(self, member_id: str, now_ms: float) -> None:
         """Release the records of a member whose session is closed."""
         for run in self.runs:
             if run.is_acquired_by(member_id):
-                self._release(run)
+                self._release(run, now_ms)
         self._window.merge(0, len(self.runs))
         self._window.remove_finished()
 
-    def _release(self, run: Run) -> None:
-        first_offset, last_offset = run.first_offset, run.last_offset
+    def _release(self, run: Run, now_ms: float) -> None:
         self._window.change(run, self._state_after(run, AcknowledgeType.RELEASE))
-        self._mark_changed(OffsetRange(first_offset, last_offset))
-        self._available_from = min(self._available_from, first_offset)
+        self._mark_changed(OffsetRange(run.first_offset, run.last_offset))
+        if run.state is RecordState.AVAILABLE:
+            self._make_available(run, now_ms)
+
+    def _make_available(self, run: Run, now_ms: float) -> None:
+        """Let a released run be acquired, once its back-off is over."""
+        delay_ms = self.settings.backoff.delay_ms(run.delivery_count)
+        if delay_ms:
+            run.deadline_ms = now_ms + delay_ms
+            self._wake_at(run.deadline_ms, run.first_offset, run.last_offset)
+        else:
+            self._available_from = min(self._available_from, run.first_offset)
 
     def advance_log_start(self, log_start_offset: int) -> None:
         """Records before `log_start_offset` were deleted."""
@@ -406,13 +414,13 @@ class SharePartitionMachine:
                     batches.append(StateBatch(first, last, int(state), run.delivery_count))
         return tuple(batches)
 
-    def persisted(self) -> int:
+    def persisted(self, now_ms: float) -> int:
         """The write under way is durable; return its number."""
         written = self._end_write()
         for run in self._runs_of_write(written):
             self._window.change(run, run.state)
             if run.state is RecordState.AVAILABLE:
-                self._available_from = min(self._available_from, run.first_offset)
+                self._make_available(run, now_ms)
         self._merge_all(written)
         self._window.remove_finished()
         return self._write
@@ -422,7 +430,7 @@ class SharePartitionMachine:
         written = self._end_write()
         for run in self._runs_of_write(written):
             self._window.change(run, RecordState.ACQUIRED, member_id=run.member_id, deadline_ms=run.deadline_ms)
-            self._lock_until(run.deadline_ms, run.first_offset, run.last_offset)
+            self._wake_at(run.deadline_ms, run.first_offset, run.last_offset)
         self._merge_all(written)
         self._changed = [*written, *self._changed]
         self._must_write_start = True
@@ -442,21 +450,6 @@ class SharePartitionMachine:
     def _merge_all(self, ranges: Iterable[OffsetRange]) -> None:
         for offsets in ranges:
             self._merge(*offsets)
-
-
-def _changes(acknowledgement: Acknowledgement) -> list[tuple[OffsetRange, int]]:
-    """Ranges of consecutive records with the same type of acknowledgement."""
-    first_offset, last_offset, types = acknowledgement
-    if first_offset > last_offset or len(types) not in (1, last_offset - first_offset + 1):
-        raise InvalidRequest(f"{len(types)} acknowledgement types do not fit records {first_offset} to {last_offset}.")
-    if len(types) == 1:
-        return [(OffsetRange(first_offset, last_offset), types[0])]
-    changes = []
-    for kind, group in groupby(types):
-        next_offset = first_offset + sum(1 for _ in group)
-        changes.append((OffsetRange(first_offset, next_offset - 1), kind))
-        first_offset = next_offset
-    return changes
 
 
 def _join(acquired: list[AcquiredRange], more: Iterable[AcquiredRange], size_max: int) -> None:

@@ -6,6 +6,8 @@
 Runs are contiguous and cover the window. A change splits the runs at its ends and merges them again with equal
 neighbours, so that memory grows with the number of different states side by side, not with the number of records.
 
+An available run with a `deadline_ms` is not acquired before that time: its records are in back-off.
+
 A run whose `write` is set has changed by an acknowledgement that is not durable yet. It keeps the member and the
 deadline of its lock, to which it returns if the write fails.
 """
@@ -31,7 +33,7 @@ class Run:
         self.state = state
         self.delivery_count = delivery_count
         self.member_id = NO_MEMBER
-        self.deadline_ms = 0.0  # of the lock; monotonic
+        self.deadline_ms = 0.0  # of the lock, or when an available record may be acquired; monotonic
         self.write = DURABLE
 
     def __len__(self) -> int:
@@ -44,7 +46,7 @@ class Run:
 
     @property
     def is_available(self) -> bool:
-        return self.state is RecordState.AVAILABLE and not self.write
+        return self.state is RecordState.AVAILABLE and not self.write and not self.deadline_ms
 
     @property
     def is_finished(self) -> bool:

@@ -3,8 +3,8 @@
 import re
 from typing import Final
 
-from moldau.model.kafka_settings.row import BOOLEAN, INT, STRING, row
-from moldau.model.units import SECOND_MS
+from moldau.model.kafka_settings.row import BOOLEAN, DOUBLE, INT, STRING, row
+from moldau.model.units import DAY_MS, MINUTE_MS, SECOND_MS
 
 # ISO 8601, as Java parses it: P1DT2H3M4.5S with at least one part.
 _DURATION: Final = re.compile(r"P(?=.)([0-9]{1,9}D)?(T(?=.)([0-9]{1,9}H)?([0-9]{1,9}M)?([0-9]{1,9}(\.[0-9]{1,9})?S)?)?")
@@ -39,6 +39,30 @@ ROWS: Final = (
     row("share.assignment.interval.ms", INT, SECOND_MS, "Minimum interval between assignments of a group.", at_least=0),
     row("share.delivery.count.limit", INT, 5, "Maximum number of delivery attempts of a record.", at_least=2),
     row("share.partition.max.record.locks", INT, 2000, "Maximum number of locked records per partition.", at_least=100),
+    row(
+        "share.retry.backoff.factor",
+        DOUBLE,
+        2.0,
+        "Growth of the back-off with each delivery attempt. Not in Kafka.",
+        at_least=1,
+        at_most=100,
+    ),
+    row(
+        "share.retry.backoff.max.ms",
+        INT,
+        10 * MINUTE_MS,
+        "Maximum back-off of a released record. Not in Kafka.",
+        at_least=0,
+        at_most=DAY_MS,
+    ),
+    row(
+        "share.retry.backoff.ms",
+        INT,
+        0,
+        "Back-off before a released record, or one whose lock expired, is available again; 0: none. Not in Kafka.",
+        at_least=0,
+        at_most=DAY_MS,
+    ),
     row("share.renew.acknowledge.enable", BOOLEAN, True, "Whether members may renew record locks."),
     row(
         "streams.assignment.interval.ms", INT, SECOND_MS, "Minimum interval between assignments of a group.", at_least=0

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from moldau.machines.shares.retry import RetryBackoff
 from moldau.model.errors import InvalidConfig
 from moldau.model.settings import Kind, setting
 from moldau.model.units import HOUR_MS, MINUTE_MS, SECOND_MS
@@ -17,6 +18,10 @@ PARTITION_MAX_RECORD_LOCKS: Final = "share.partition.max.record.locks"
 AUTO_OFFSET_RESET: Final = "share.auto.offset.reset"
 ISOLATION_LEVEL: Final = "share.isolation.level"
 RENEW_ACKNOWLEDGE: Final = "share.renew.acknowledge.enable"
+RETRY_BACKOFF: Final = "share.retry.backoff.ms"  # the configs from here on are not in Kafka
+RETRY_BACKOFF_FACTOR: Final = "share.retry.backoff.factor"
+RETRY_BACKOFF_MAX: Final = "share.retry.backoff.max.ms"
+RETRY_BACKOFF_MAX_DEFAULT_MS: Final = 10 * MINUTE_MS
 ACQUIRE_MODE: Final = "share.acquire.mode"  # a client setting in Kafka (KIP-1206), which librdkafka 2.16 lacks
 
 _DURATION: Final = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
@@ -185,6 +190,7 @@ class ShareGroupConfig(NamedTuple):
     is_read_committed: bool = False
     is_renewal_enabled: bool = True
     is_record_limited: bool = False  # whatever its members ask for
+    retry_backoff: RetryBackoff = RetryBackoff()
 
 
 class _Bounds(NamedTuple):
@@ -252,6 +258,11 @@ def share_group_config(settings: ShareGroupSettings, configs: Mapping[str, str])
         is_read_committed=configs.get(ISOLATION_LEVEL) == "read_committed",
         is_renewal_enabled=configs.get(RENEW_ACKNOWLEDGE, "true").lower() == "true",
         is_record_limited=configs.get(ACQUIRE_MODE) == "record_limit",
+        retry_backoff=RetryBackoff(
+            float(configs.get(RETRY_BACKOFF, 0)),
+            float(configs.get(RETRY_BACKOFF_FACTOR, 2.0)),
+            float(configs.get(RETRY_BACKOFF_MAX, RETRY_BACKOFF_MAX_DEFAULT_MS)),
+        ),
     )
 
 
@@ -268,6 +279,12 @@ def check_share_group_config(settings: ShareGroupSettings, configs: Mapping[str,
     found = share_group_config(settings, configs)
     if news and found.session_timeout_ms <= found.heartbeat_interval_ms:
         raise InvalidConfig(f"{SESSION_TIMEOUT} must be greater than {HEARTBEAT_INTERVAL}.")
+    backoff = found.retry_backoff
+    if changed & {RETRY_BACKOFF, RETRY_BACKOFF_MAX} and backoff.max_ms < backoff.initial_ms:
+        raise InvalidConfig(
+            f"{RETRY_BACKOFF_MAX} is {backoff.max_ms:.0f}; "
+            f"it must be at least {RETRY_BACKOFF} ({backoff.initial_ms:.0f})."
+        )
 
 
 def parse_offset_reset(text: str) -> OffsetReset:
