@@ -15,6 +15,8 @@ pytestmark = [pytest.mark.proves("O1"), pytest.mark.proves("C8")]
 ACKNOWLEDGEMENTS = "kafka_server_sharegroupmetrics_recordacknowledgements_total"
 IN_FLIGHT = "kafka_server_sharepartitionmetrics_inflightmessagecount"
 LATENCY = "moldau_share_acknowledgement_milliseconds"
+OLDEST = "moldau_share_group_oldest_unacknowledged_milliseconds"
+REDELIVERIES = "moldau_share_group_redeliveries_total"
 LOCK_TIMEOUTS = "kafka_server_sharepartitionmetrics_acquisitionlocktimeout_total"
 
 
@@ -69,6 +71,16 @@ def test_metrics_follow_the_records_of_a_group() -> None:
         await asyncio.sleep(LOCK_MS / 1000 + 1)
         found = metrics_of(scene)
         assert (found[LOCK_TIMEOUTS], found[in_state("available")], found[in_state("acquired")]) == (2, 3, 0)
+
+        assert await member.acquire() == [(2, 2, 2), (4, 5, 2)]
+        await asyncio.sleep(10)
+        found = metrics_of(scene)
+        assert found[f'{REDELIVERIES}{{group="g"}}'] == 3
+        assert found[f'{OLDEST}{{group="g"}}'] >= LOCK_MS + 10_000
+        await configure(await scene.connect(), "share.retry.backoff.ms", "5000")
+        await member.acknowledge((2, 2, RELEASE), (4, 5, ACCEPT))
+        found = metrics_of(scene)
+        assert (found[in_state("available")], found[in_state("waiting")]) == (0, 1)
 
     on_broker(script)
 

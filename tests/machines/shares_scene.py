@@ -4,13 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from moldau.machines.shares.acknowledgement import Acknowledgement, AcknowledgeType, OffsetRange
-from moldau.machines.shares.partition import (
-    AcquiredRange,
-    AcquireLimits,
-    LogRead,
-    SharePartitionMachine,
-    ShareSettings,
-)
+from moldau.machines.shares.acquisition import AcquiredRange, AcquireLimits, LogRead
+from moldau.machines.shares.partition import SharePartitionMachine, ShareSettings
 from moldau.machines.shares.retry import RetryBackoff
 from moldau.machines.shares.state import (
     UNINITIALIZED_START_OFFSET,
@@ -82,6 +77,8 @@ class Delivery:
     may_be_gone: bool = False  # rejected, or delivered as often as allowed
     not_before_ms: float = 0.0  # the end of its back-off
     is_expired: bool = False  # its lock
+    is_dead: bool = False  # its dead letter is written
+    is_gap: bool = False  # according to a member
 
 
 @dataclass
@@ -127,6 +124,7 @@ class Scene:
         assert offset >= self.log_start
         assert record.holder is None or record.deadline_ms <= self.now_ms, "acquired twice at one time"
         assert not record.is_accepted, "accepted and delivered again"
+        assert not record.is_dead, "delivered after its dead letter was written"
         assert deliveries > record.count or record.count == 0, "the delivery count fell"
         assert record.not_before_ms <= self.now_ms, "delivered during its back-off"
         record.is_expired = False
@@ -149,11 +147,23 @@ class Scene:
                 record.deadline_ms = self.now_ms + LOCK_MS
             elif number != DURABLE:  # otherwise these records are deleted
                 self.unconfirmed.setdefault(number, []).append((each, kind))
+                record.is_gap |= kind == AcknowledgeType.GAP
                 record.may_be_gone |= kind in (AcknowledgeType.REJECT, AcknowledgeType.GAP)
         self.check()
 
     def _may_be_lost(self, offset: int) -> bool:
         return self.records[offset].deadline_ms <= self.now_ms or offset in self._pending()
+
+    def bury(self, count: int) -> None:
+        """Write dead letters, which is only done for records that are durably rejected."""
+        for letter in self.machine.dead_letters(count):
+            assert self.coordinator.records[letter.offset] == (RecordState.ARCHIVING, letter.delivery_count)
+            record = self.records[letter.offset]
+            assert record.may_be_gone
+            assert not record.is_accepted
+            record.is_dead = True
+            self.machine.archive(letter.offset)
+        self.check()
 
     def begin_write(self) -> None:
         if self.write is None:
@@ -242,8 +252,11 @@ class Scene:
                 self.acknowledge("last", range(first, last + 1), AcknowledgeType.ACCEPT)
             self.begin_write()
             self.end_write(succeeds=True)
+            self.bury(10)
         for offset, record in self.records.items():
-            assert record.is_accepted or record.may_be_gone or offset < self.log_start, f"record {offset} was skipped"
+            is_buried = record.is_dead or record.is_gap or not self.settings.has_dead_letters
+            is_done = record.is_accepted or (record.may_be_gone and is_buried)
+            assert is_done or offset < self.log_start, f"record {offset} was skipped"
         assert self.machine.start_offset == self.machine.end_offset >= max(self.end_offset, self.log_start)
 
     def check(self) -> None:

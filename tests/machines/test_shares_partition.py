@@ -4,7 +4,8 @@ import pytest
 from shares_scene import BACKOFF, LOCK_MS, SETTINGS, limits, machine_of, read_of, runs_of
 
 from moldau.machines.shares.acknowledgement import Acknowledgement, AcknowledgeType
-from moldau.machines.shares.partition import AcquiredRange, SharePartitionMachine
+from moldau.machines.shares.acquisition import AcquiredRange
+from moldau.machines.shares.partition import SharePartitionMachine
 from moldau.machines.shares.state import RecordState, ShareState, StateBatch, StateWrite
 from moldau.machines.shares.window import DURABLE
 from moldau.model.errors import InvalidRecordState, InvalidRequest

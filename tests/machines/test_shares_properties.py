@@ -20,6 +20,7 @@ steps = st.one_of(
     st.tuples(st.just("acknowledge"), members, offsets, st.integers(0, 8), kinds),
     st.tuples(st.just("acknowledge"), members, offsets, st.integers(0, 8), st.just(AcknowledgeType.ACCEPT)),
     st.tuples(st.just("begin_write")),
+    st.tuples(st.just("bury"), small),
     st.tuples(st.just("end_write"), st.booleans(), st.booleans()),
     st.tuples(st.just("advance"), st.floats(1, 1.5 * LOCK_MS)),
     st.tuples(st.just("close_session"), members),
@@ -40,11 +41,12 @@ def logs(draw: st.DrawFn) -> tuple[list[OffsetRange], int]:
 
 
 @settings(max_examples=150)
-@given(logs(), st.lists(steps, max_size=40), st.booleans())
+@given(logs(), st.lists(steps, max_size=40), st.booleans(), st.booleans())
 def test_every_record_is_delivered_until_it_is_done(
-    log: tuple[list[OffsetRange], int], events: list[tuple[object, ...]], has_backoff: bool
+    log: tuple[list[OffsetRange], int], events: list[tuple[object, ...]], has_backoff: bool, has_dead_letters: bool
 ) -> None:
-    scene = Scene(*log, settings=SETTINGS._replace(backoff=BACKOFF) if has_backoff else SETTINGS)
+    backoff = BACKOFF if has_backoff else SETTINGS.backoff
+    scene = Scene(*log, settings=SETTINGS._replace(backoff=backoff, has_dead_letters=has_dead_letters))
     for event in events:
         _step(scene, event)
     scene.drain()
@@ -56,6 +58,8 @@ def _step(scene: Scene, event: tuple[object, ...]) -> None:
             scene.fetch(member, records_max, batches_max, is_strict=is_strict)
         case ("acknowledge", str(member), int(first), int(count), AcknowledgeType() as kind):
             scene.acknowledge(member, [each for each in range(first, first + count) if each in scene.records], kind)
+        case ("bury", int(count)):
+            scene.bury(count)
         case ("begin_write",):
             scene.begin_write()
         case ("end_write", bool(succeeds), bool(is_applied)):

@@ -40,6 +40,11 @@ BEYOND_THE_LIST = {
     "remote.copy.lag.bytes",
     "remote.copy.lag.ms",
     "share.acquire.mode",  # a setting of Kafka's share consumers, here of their groups too
+    "errors.deadletterqueue.auto.create.topics.enable",  # KIP-1191, of Kafka 4.4
+    "errors.deadletterqueue.copy.record.enable",
+    "errors.deadletterqueue.group.enable",
+    "errors.deadletterqueue.topic.name",
+    "errors.deadletterqueue.topic.name.prefix",
     "share.retry.backoff.factor",  # configs of share groups that Kafka does not have
     "share.retry.backoff.max.ms",
     "share.retry.backoff.ms",

@@ -134,6 +134,12 @@ class LogSettings:
         doc="Preallocate the whole size of a new segment on disk.",
     )
 
+    errors_deadletterqueue_group_enable: bool = setting(
+        "errors.deadletterqueue.group.enable",
+        False,
+        doc="Whether share groups may use this topic as their dead-letter topic.",
+    )
+
     # Flush
     flush_messages: int = setting(
         "flush.messages",

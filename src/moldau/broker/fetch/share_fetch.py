@@ -22,7 +22,7 @@ from moldau.broker.requests.context import RequestContext
 from moldau.broker.runtime.meters import TrafficMeter
 from moldau.broker.shares.share_partition import SharePartition
 from moldau.machines.groups.share.settings import ShareGroupConfig
-from moldau.machines.shares.partition import AcquiredRange, AcquireLimits
+from moldau.machines.shares.acquisition import AcquiredRange, AcquireLimits
 from moldau.machines.shares.sessions import FetchedPartition, ShareSession
 from moldau.model.errors import KafkaError, TopicAuthorizationFailed
 from moldau.model.ports import Executor, FileSlice
@@ -212,7 +212,8 @@ class ShareFetch:
             is_read_committed=self._config.is_read_committed,
         )
         limits = AcquireLimits(left, self._limits.batch_size, self._limits.is_strict)
-        ranges = share.acquire(self._session.key.member_id, read.log, limits)
+        times = [(each.last_offset, each.timestamp) for each in read.positions]
+        ranges = share.acquire(self._session.key.member_id, read.log, limits, times)
         if not ranges:
             return None
         records = trim(candidate.records, read, ranges)

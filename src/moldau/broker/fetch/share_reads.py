@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from moldau.broker.partitions.partition import Partition
 from moldau.machines.shares.acknowledgement import OffsetRange
-from moldau.machines.shares.partition import AcquiredRange, LogRead
+from moldau.machines.shares.acquisition import AcquiredRange, LogRead
 from moldau.model.ports import FileSlice
 from moldau.storage.batch_scan import iterate_headers
 
@@ -15,6 +15,7 @@ class BatchPosition(NamedTuple):
     last_offset: int
     position: int
     end: int
+    timestamp: int
 
 
 class ShareRead(NamedTuple):
@@ -41,7 +42,8 @@ def scan(
     aborted = partition.log.aborted_transactions(offset, end_offset) if is_read_committed else []
     batches, positions = [], []
     for position, header in headers:
-        positions.append(BatchPosition(header.last_offset, position, position + header.size_bytes))
+        end = position + header.size_bytes
+        positions.append(BatchPosition(header.last_offset, position, end, header.max_timestamp))
         is_aborted = header.is_transactional and any(
             each.producer_id == header.producer_id and each.first_offset <= header.base_offset <= each.last_offset
             for each in aborted

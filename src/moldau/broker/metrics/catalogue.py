@@ -120,9 +120,27 @@ SHARE_IN_FLIGHT: Final = _gauge(
 )
 SHARE_RECORDS: Final = _gauge(
     "moldau_share_group_records",
-    "In-flight records of a share group on this broker, by state: available, or acquired by a member.",
+    "In-flight records of a share group on this broker, by state: available, waiting for the end of a back-off, "
+    "acquired by a member, or archiving: waiting for a dead letter.",
     "group",
     "state",
+)
+SHARE_OLDEST_AGE: Final = _gauge(
+    "moldau_share_group_oldest_unacknowledged_milliseconds",
+    "The age, by its timestamp, of the oldest in-flight record of a share group on this broker.",
+    "group",
+)
+SHARE_REDELIVERIES: Final = _counter(
+    "moldau_share_group_redeliveries_total",
+    "Records that members of a share group acquired and that were delivered before.",
+    "group",
+)
+SHARE_DEAD_LETTERS: Final = _counter(
+    "moldau_share_group_dead_letters_total", "Dead letters that this broker wrote for a share group.", "group"
+)
+SHARE_DEAD_LETTER_FAILURES: Final = _counter(
+    "moldau_share_dead_letter_failures_total",
+    "Failed attempts to write dead letters; they are repeated, and the log has the reason.",
 )
 SHARE_ACKNOWLEDGEMENTS: Final = _counter(
     "kafka_server_sharegroupmetrics_recordacknowledgements_total",

@@ -83,15 +83,32 @@ class TrafficMeter:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
+SHARE_GROUPS_MAX: Final = 1000  # with counters of their own
+
+
 class ShareMeter:
     """Acknowledgements and expired locks of the share partitions that this broker leads or has led."""
 
-    __slots__ = ("acknowledgements", "latency", "lock_timeouts")
+    __slots__ = ("acknowledgements", "dead_letter_failures", "dead_letters", "latency", "lock_timeouts", "redeliveries")
 
     def __init__(self) -> None:
         self.acknowledgements: Counter[int] = Counter()  # records by type of acknowledgement
+        self.dead_letters: Counter[str] = Counter()  # by group; those of further groups without a name
+        self.redeliveries: Counter[str] = Counter()  # records that were delivered before, by group
+        self.dead_letter_failures = 0  # attempts that are repeated later
         self.latency = LatencyMeter()  # until an acknowledgement is durable
         self.lock_timeouts = 0  # records
+
+    def count_dead_letter(self, group_id: str) -> None:
+        _add(self.dead_letters, group_id, 1)
+
+    def count_redeliveries(self, group_id: str, records: int) -> None:
+        _add(self.redeliveries, group_id, records)
+
+
+def _add(counts: Counter[str], group_id: str, number: int) -> None:
+    is_counted = group_id in counts or len(counts) < SHARE_GROUPS_MAX
+    counts[group_id if is_counted else ""] += number
 
 
 @dataclass(slots=True)

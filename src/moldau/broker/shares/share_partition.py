@@ -6,24 +6,21 @@ is unloaded when no member has a session with it and everything is durable.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final
 
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.partitions.waiters import FetchWatcher
 from moldau.broker.runtime.lazy_timer import LazyTimer
 from moldau.broker.runtime.meters import ShareMeter
+from moldau.broker.shares.dead_letters import DeadLetters, DeadLettersHost
 from moldau.broker.shares.persister import SharePartitionKey, SharePersister
 from moldau.machines.groups.share.settings import OffsetReset, ShareGroupConfig
 from moldau.machines.shares.acknowledgement import Acknowledgement
-from moldau.machines.shares.partition import (
-    AcquiredRange,
-    AcquireLimits,
-    LogRead,
-    SharePartitionMachine,
-    ShareSettings,
-)
+from moldau.machines.shares.acquisition import AcquiredRange, AcquireLimits, LogRead
+from moldau.machines.shares.partition import SharePartitionMachine, ShareSettings
 from moldau.machines.shares.state import UNINITIALIZED_START_OFFSET, ShareState, StateWrite
 from moldau.machines.shares.window import DURABLE
 from moldau.model.errors import (
@@ -35,19 +32,9 @@ from moldau.model.errors import (
     NotLeaderOrFollower,
     UnknownServerFailure,
 )
-from moldau.model.ports import Clock
 
 RETRY_MS: Final = 1000.0  # after a read or write of the state has failed
 _RETRIABLE: Final = (CoordinatorNotAvailable, CoordinatorLoadInProgress, NotCoordinator, UnknownServerFailure)
-
-
-class ShareSupport(Protocol):
-    """The parts of the broker that share partitions use."""
-
-    @property
-    def clock(self) -> Clock: ...
-
-    def report_bug(self, where: str, error: BaseException) -> None: ...
 
 
 class _Phase(Enum):
@@ -65,7 +52,7 @@ class SharePartition:
         partition: Partition,
         config: ShareGroupConfig,
         persister: SharePersister,
-        support: ShareSupport,
+        support: DeadLettersHost,
         meter: ShareMeter,
         on_idle: Callable[["SharePartition"], None],
     ) -> None:
@@ -82,10 +69,12 @@ class SharePartition:
         self._on_idle = on_idle
         self._phase = _Phase.LOADING
         self._machine: SharePartitionMachine | None = None
+        self._times: deque[tuple[int, int]] = deque()  # last offset and timestamp of the batches in the window
         self._waiters: dict[int, list[tuple[float, asyncio.Future[None]]]] = {}  # by the write: since when
         self._task: asyncio.Task[None] | None = None  # a read or write of the state
         self._timer = LazyTimer(self._expire)
         self._retry = LazyTimer(self._try_again)
+        self._dead_letters = DeadLetters(key, partition, support, meter, self._archived)
         self._start(self._load())
 
     @property
@@ -110,15 +99,41 @@ class SharePartition:
         if self._machine is not None:
             self._machine.settings = _settings(config)
             self._machine.advance_log_start(self.partition.log.start_offset)
+            self._dead_letters.write(self._machine, config)
             self._write()
 
     # -- members
 
-    def acquire(self, member_id: str, read: LogRead, limits: AcquireLimits) -> list[AcquiredRange]:
+    def acquire(
+        self, member_id: str, read: LogRead, limits: AcquireLimits, times: Sequence[tuple[int, int]]
+    ) -> list[AcquiredRange]:
+        """`times` are the last offsets and the timestamps of the batches that were read."""
         assert self._machine is not None
         acquired = self._machine.acquire(member_id, read, limits, self._support.clock.monotonic_ms())
+        redelivered = sum(last - first + 1 for first, last, count in acquired if count > 1)
+        if redelivered:
+            self._meter.count_redeliveries(self.key.group_id, redelivered)
+        self._note_times(self._machine, times)
         self._set_timer()
         return acquired
+
+    def _note_times(self, machine: SharePartitionMachine, times: Sequence[tuple[int, int]]) -> None:
+        known = self._times
+        for last_offset, timestamp in times:
+            if last_offset < machine.end_offset and (not known or last_offset > known[-1][0]):
+                known.append((last_offset, timestamp))
+        while known and known[0][0] < machine.start_offset:
+            known.popleft()
+
+    @property
+    def oldest_age_ms(self) -> float:
+        """The age of the oldest record that is not durably acknowledged; 0 if there is none, or it was not read yet."""
+        machine = self._machine
+        if machine is None or machine.start_offset == machine.end_offset:
+            return 0.0
+        times = (timestamp for last_offset, timestamp in self._times if last_offset >= machine.start_offset)
+        timestamp = next(times, None)
+        return 0.0 if timestamp is None else max(0.0, self._support.clock.wall_ms() - timestamp)
 
     def acknowledge(self, member_id: str, acknowledgements: Sequence[Acknowledgement]) -> asyncio.Future[None]:
         """Raise if an acknowledgement is invalid; the future is done when all of them are durable."""
@@ -204,8 +219,14 @@ class SharePartition:
         else:
             before = machine.next_fetch_offset()
             self._complete(machine.persisted(self._support.clock.monotonic_ms()), None)
+            self._dead_letters.write(machine, self._config)
             if machine.next_fetch_offset() != before:
                 self._wake()
+
+    def _archived(self) -> None:
+        """Persist that dead letters are written."""
+        self._write()
+        self._unload_if_idle()
 
     def _complete(self, number: int, error: KafkaError | None) -> None:
         for since_ms, done in self._waiters.pop(number, ()):
@@ -277,6 +298,7 @@ class SharePartition:
         """This broker no longer leads the partition in this epoch, or the share partition is idle."""
         self._phase = _Phase.CLOSED
         self._timer.close()
+        self._dead_letters.close()
         self._retry.close()
         error = NotLeaderOrFollower(f"This broker no longer leads {self.partition.name} in epoch {self.leader_epoch}.")
         for number in list(self._waiters):
@@ -286,6 +308,7 @@ class SharePartition:
     async def stop(self) -> None:
         """The broker stops."""
         self.close()
+        await self._dead_letters.stop()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -297,10 +320,11 @@ def _settings(config: ShareGroupConfig) -> ShareSettings:
         config.delivery_count_limit,
         config.partition_max_record_locks,
         config.retry_backoff,
+        bool(config.dead_letter_topic),
     )
 
 
-def _initial_offset(partition: Partition, reset: OffsetReset, support: ShareSupport) -> int:
+def _initial_offset(partition: Partition, reset: OffsetReset, support: DeadLettersHost) -> int:
     log = partition.log
     if reset.strategy == "earliest":
         return log.start_offset

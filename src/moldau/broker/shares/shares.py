@@ -3,12 +3,11 @@
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
-from moldau.broker.configs.broker_settings import BrokerSettings
 from moldau.broker.partitions.partition import Partition
-from moldau.broker.partitions.table import Partitions
 from moldau.broker.runtime.meters import ShareMeter
+from moldau.broker.shares.dead_letters import DeadLettersHost
 from moldau.broker.shares.persister import SharePartitionKey, SharePersister
-from moldau.broker.shares.share_partition import SharePartition, ShareSupport
+from moldau.broker.shares.share_partition import SharePartition
 from moldau.machines.groups.share.settings import ShareGroupConfig, share_group_config
 from moldau.machines.metadata.image import MetadataImage, Resource, ResourceType
 from moldau.machines.shares.sessions import FetchedPartition, MemberKey, ShareSession, ShareSessions
@@ -24,23 +23,10 @@ class MemberConnection(Protocol):
     when_lost: Callable[[], None] | None
 
 
-class SharesHost(ShareSupport, Protocol):
-    """The parts of the broker that share groups use."""
-
-    @property
-    def image(self) -> MetadataImage: ...
-
-    @property
-    def settings(self) -> BrokerSettings: ...
-
-    @property
-    def partitions(self) -> Partitions: ...
-
-
 class Shares:
     """Share partitions are created by the first fetch of a group, and dropped with the leadership."""
 
-    def __init__(self, host: SharesHost, persister: SharePersister) -> None:
+    def __init__(self, host: DeadLettersHost, persister: SharePersister) -> None:
         self._host = host
         self._persister = persister
         self._partitions: dict[SharePartitionKey, SharePartition] = {}

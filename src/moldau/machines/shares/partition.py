@@ -10,6 +10,9 @@ log and writing the state are its driver's work.
         +----------------------+
           release, lock expired, session closed
 
+If the group has a dead-letter topic, a record is ARCHIVING before it is ARCHIVED. Its dead letter is written after the
+ARCHIVING state is durable, and it is archived after its dead letter is (see `broker/shares/dead_letters.py`).
+
 A released record may have to wait: until its back-off is over it is AVAILABLE with a deadline, and is not acquired. The
 deadlines of locks and of back-offs are in one heap, so that the driver needs one timer. A back-off is not durable: the
 next leader begins it again, for every record that was delivered before.
@@ -39,6 +42,7 @@ from moldau.machines.shares.acknowledgement import (
     OffsetRange,
     changes_of,
 )
+from moldau.machines.shares.acquisition import AcquiredRange, AcquireLimits, LogRead, join
 from moldau.machines.shares.retry import RetryBackoff
 from moldau.machines.shares.state import UNINITIALIZED_START_OFFSET, RecordState, ShareState, StateBatch, StateWrite
 from moldau.machines.shares.window import DURABLE, TERMINAL, InFlightWindow, Run
@@ -49,14 +53,6 @@ DELIVERY_COUNT_MAX: Final = 2**15 - 1  # an int16 in the protocol
 _DEADLINES_MIN: Final = 1024  # from this many on, deadlines of released locks are purged
 
 
-class AcquiredRange(NamedTuple):
-    """Records acquired at once, with the number of their delivery attempts, this one included."""
-
-    first_offset: int
-    last_offset: int
-    delivery_count: int
-
-
 class ShareSettings(NamedTuple):
     """The group's configs."""
 
@@ -64,25 +60,15 @@ class ShareSettings(NamedTuple):
     delivery_count_limit: int
     in_flight_max: int
     backoff: RetryBackoff = RetryBackoff()
+    has_dead_letters: bool = False
 
 
-class AcquireLimits(NamedTuple):
-    """The limits of one fetch."""
+class DeadLetter(NamedTuple):
+    """A record that is not delivered any more, although no member accepted it."""
 
-    records_max: int
-    batch_size: int
-    is_strict: bool  # share.acquire.mode=record_limit (KIP-1206); otherwise whole batches are acquired
-
-
-class LogRead(NamedTuple):
-    """A part of the log: the batches from `first_offset` on that may be delivered, and where the part ends.
-
-    Offsets outside the batches hold nothing to deliver: gaps of compaction, control records, aborted transactions.
-    """
-
-    first_offset: int
-    end_offset: int
-    batches: Sequence[OffsetRange]
+    offset: int
+    delivery_count: int
+    is_rejected: bool  # by a member; otherwise its attempts are used up
 
 
 class SharePartitionMachine:
@@ -110,6 +96,7 @@ class SharePartitionMachine:
         self._window.remove_finished()
         self._available_from = self._window.start_offset  # no record before it is available
         self._begin_backoffs(now_ms)
+        self._rejected: set[int] = set()  # offsets that are ARCHIVING because a member rejected them
         self._changed: list[OffsetRange] = []  # to be written
         self._must_write_start = self._window.start_offset != state.start_offset
         self._write = DURABLE  # the number of the newest write
@@ -150,6 +137,11 @@ class SharePartitionMachine:
         return self._window.counts[state]
 
     @property
+    def waiting(self) -> int:
+        """The number of records that are released but not available yet."""
+        return sum(len(run) for run in self.runs if run.state is RecordState.AVAILABLE and run.deadline_ms)
+
+    @property
     def deadline_ms(self) -> float | None:
         """When `expire` is due; some of these locks may have been released."""
         return self._deadlines[0][0] if self._deadlines else None
@@ -158,7 +150,11 @@ class SharePartitionMachine:
     def is_settled(self) -> bool:
         """Whether the durable state is all that is to be known."""
         return not (
-            self.count(RecordState.ACQUIRED) or self._changed or self._must_write_start or self._written is not None
+            self.count(RecordState.ACQUIRED)
+            or self.count(RecordState.ARCHIVING)
+            or self._changed
+            or self._must_write_start
+            or self._written is not None
         )
 
     # -- fetching
@@ -195,7 +191,7 @@ class SharePartitionMachine:
             self._archive_gap(position, first_offset - 1)
             taken = self._acquire_batch(member_id, first_offset, batch.last_offset, left, limits, now_ms)
             left -= sum(each.last_offset - each.first_offset + 1 for each in taken)
-            _join(acquired, taken, limits.batch_size)
+            join(acquired, taken, limits.batch_size)
             position = batch.last_offset + 1
             if window.end_offset < position:
                 break  # the window is full
@@ -300,6 +296,8 @@ class SharePartitionMachine:
         for run in window.runs[start:end]:
             state = self._state_after(run, kind)
             window.change(run, state, write=write, member_id=run.member_id, deadline_ms=run.deadline_ms)
+            if kind == AcknowledgeType.REJECT and state is RecordState.ARCHIVING:
+                self._rejected.update(range(run.first_offset, run.last_offset + 1))
         window.merge(start, end)
         self._mark_changed(offsets)
         return write
@@ -309,6 +307,8 @@ class SharePartitionMachine:
             return RecordState.ACKNOWLEDGED
         if kind == AcknowledgeType.RELEASE and run.delivery_count < self.settings.delivery_count_limit:
             return RecordState.AVAILABLE
+        if kind != AcknowledgeType.GAP and self.settings.has_dead_letters:
+            return RecordState.ARCHIVING
         return RecordState.ARCHIVED
 
     # -- locks, sessions, and the log
@@ -348,7 +348,11 @@ class SharePartitionMachine:
         self._window.remove_finished()
 
     def _release(self, run: Run, now_ms: float) -> None:
-        self._window.change(run, self._state_after(run, AcknowledgeType.RELEASE))
+        state = self._state_after(run, AcknowledgeType.RELEASE)
+        if state is RecordState.ARCHIVING:  # no dead letter is written before this is durable
+            self._window.change(run, state, write=self._write + 1, member_id=run.member_id, deadline_ms=run.deadline_ms)
+        else:
+            self._window.change(run, state)
         self._mark_changed(OffsetRange(run.first_offset, run.last_offset))
         if run.state is RecordState.AVAILABLE:
             self._make_available(run, now_ms)
@@ -369,6 +373,36 @@ class SharePartitionMachine:
             self._window.remove_before(log_start_offset)
             self._window.remove_finished()
             self._must_write_start = True
+
+    # -- dead letters
+
+    def dead_letters(self, count_max: int) -> list[DeadLetter]:
+        """The first records that are durably ARCHIVING."""
+        found: list[DeadLetter] = []
+        for run in self.runs if self.count(RecordState.ARCHIVING) else ():
+            if run.state is RecordState.ARCHIVING and not run.write:
+                end_offset = min(run.last_offset + 1, run.first_offset + count_max - len(found))
+                found += (
+                    DeadLetter(offset, run.delivery_count, offset in self._rejected)
+                    for offset in range(run.first_offset, end_offset)
+                )
+            if len(found) >= count_max:
+                break
+        return found
+
+    def archive(self, offset: int) -> None:
+        """The dead letter of a record is written, or the group has no dead-letter topic any more."""
+        self._rejected.discard(offset)
+        if not self.start_offset <= offset < self.end_offset:
+            return
+        window = self._window
+        start, end = window.cut(offset, offset)
+        for run in window.runs[start:end]:
+            if run.state is RecordState.ARCHIVING and not run.write:
+                window.change(run, RecordState.ARCHIVED)
+                self._mark_changed(OffsetRange(offset, offset))
+        window.merge(start, end)
+        window.remove_finished()
 
     # -- writes
 
@@ -431,6 +465,7 @@ class SharePartitionMachine:
         for run in self._runs_of_write(written):
             self._window.change(run, RecordState.ACQUIRED, member_id=run.member_id, deadline_ms=run.deadline_ms)
             self._wake_at(run.deadline_ms, run.first_offset, run.last_offset)
+            self._rejected.difference_update(range(run.first_offset, run.last_offset + 1))
         self._merge_all(written)
         self._changed = [*written, *self._changed]
         self._must_write_start = True
@@ -450,17 +485,3 @@ class SharePartitionMachine:
     def _merge_all(self, ranges: Iterable[OffsetRange]) -> None:
         for offsets in ranges:
             self._merge(*offsets)
-
-
-def _join(acquired: list[AcquiredRange], more: Iterable[AcquiredRange], size_max: int) -> None:
-    """Append ranges, joined with the ones before them where they are alike and not too large."""
-    for each in more:
-        newest = acquired[-1] if acquired else None
-        if (
-            newest is not None
-            and newest[1:] == (each.first_offset - 1, each.delivery_count)
-            and each.last_offset - newest.first_offset < size_max
-        ):
-            acquired[-1] = newest._replace(last_offset=each.last_offset)
-        else:
-            acquired.append(each)

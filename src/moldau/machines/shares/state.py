@@ -12,6 +12,7 @@ class RecordState(IntEnum):
     AVAILABLE = 0
     ACQUIRED = 1
     ACKNOWLEDGED = 2
+    ARCHIVING = 3  # its dead letter is not known to be written
     ARCHIVED = 4
 
 

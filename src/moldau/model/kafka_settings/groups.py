@@ -10,6 +10,9 @@ from moldau.model.units import DAY_MS, MINUTE_MS, SECOND_MS
 _DURATION: Final = re.compile(r"P(?=.)([0-9]{1,9}D)?(T(?=.)([0-9]{1,9}H)?([0-9]{1,9}M)?([0-9]{1,9}(\.[0-9]{1,9})?S)?)?")
 
 
+_TOPIC_NAME: Final = re.compile(r"(?!\.\.?$)[a-zA-Z0-9._-]{1,249}")
+
+
 def _offset_reset(value: str) -> str | None:
     if value in ("latest", "earliest"):
         return None
@@ -17,6 +20,12 @@ def _offset_reset(value: str) -> str | None:
     if prefix == "by_duration" and _DURATION.fullmatch(duration):
         return None
     return "it must be latest, earliest, or by_duration: with an ISO 8601 duration such as PT1H"
+
+
+def _topic_name(value: str) -> str | None:
+    if value and not _TOPIC_NAME.fullmatch(value):
+        return "it must be a topic name: up to 249 letters, digits, dots, underscores and hyphens"
+    return None
 
 
 ROWS: Final = (
@@ -35,6 +44,19 @@ ROWS: Final = (
         "batch_optimized",
         "Whether fetches acquire whole batches, or at most as many records as the member asks for. Not in Kafka.",
         one_of=("batch_optimized", "record_limit"),
+    ),
+    row(
+        "errors.deadletterqueue.copy.record.enable",
+        BOOLEAN,
+        True,
+        "Whether dead letters have the key, value and headers of the record; false by default in Kafka (KIP-1191).",
+    ),
+    row(
+        "errors.deadletterqueue.topic.name",
+        STRING,
+        "",
+        "The topic for records that a share group rejects, or fails to process in all attempts; empty: none.",
+        check=_topic_name,
     ),
     row("share.assignment.interval.ms", INT, SECOND_MS, "Minimum interval between assignments of a group.", at_least=0),
     row("share.delivery.count.limit", INT, 5, "Maximum number of delivery attempts of a record.", at_least=2),

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from moldau.machines.shares.retry import RetryBackoff
 from moldau.model.errors import InvalidConfig
-from moldau.model.settings import Kind, setting
+from moldau.model.settings import Kind, Scope, setting
 from moldau.model.units import HOUR_MS, MINUTE_MS, SECOND_MS
 
 SESSION_TIMEOUT: Final = "share.session.timeout.ms"
@@ -18,6 +18,8 @@ PARTITION_MAX_RECORD_LOCKS: Final = "share.partition.max.record.locks"
 AUTO_OFFSET_RESET: Final = "share.auto.offset.reset"
 ISOLATION_LEVEL: Final = "share.isolation.level"
 RENEW_ACKNOWLEDGE: Final = "share.renew.acknowledge.enable"
+DEAD_LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"  # KIP-1191
+DEAD_LETTER_COPY: Final = "errors.deadletterqueue.copy.record.enable"
 RETRY_BACKOFF: Final = "share.retry.backoff.ms"  # the configs from here on are not in Kafka
 RETRY_BACKOFF_FACTOR: Final = "share.retry.backoff.factor"
 RETRY_BACKOFF_MAX: Final = "share.retry.backoff.max.ms"
@@ -169,6 +171,18 @@ class ShareGroupSettings:
         at_most=10_000,
         doc="Maximum number of record locks a group may set.",
     )
+    errors_deadletterqueue_topic_name_prefix: str = setting(
+        "errors.deadletterqueue.topic.name.prefix",
+        "dlq.",
+        scope=Scope.CLUSTER,
+        doc="The names of dead-letter topics of share groups must begin with this.",
+    )
+    errors_deadletterqueue_auto_create_topics_enable: bool = setting(
+        "errors.deadletterqueue.auto.create.topics.enable",
+        False,
+        scope=Scope.CLUSTER,
+        doc="Whether a missing dead-letter topic of a share group is created.",
+    )
 
 
 class OffsetReset(NamedTuple):
@@ -191,6 +205,8 @@ class ShareGroupConfig(NamedTuple):
     is_renewal_enabled: bool = True
     is_record_limited: bool = False  # whatever its members ask for
     retry_backoff: RetryBackoff = RetryBackoff()
+    dead_letter_topic: str = ""  # none if empty
+    copies_dead_records: bool = True
 
 
 class _Bounds(NamedTuple):
@@ -263,6 +279,8 @@ def share_group_config(settings: ShareGroupSettings, configs: Mapping[str, str])
             float(configs.get(RETRY_BACKOFF_FACTOR, 2.0)),
             float(configs.get(RETRY_BACKOFF_MAX, RETRY_BACKOFF_MAX_DEFAULT_MS)),
         ),
+        dead_letter_topic=configs.get(DEAD_LETTER_TOPIC, ""),
+        copies_dead_records=configs.get(DEAD_LETTER_COPY, "true").lower() == "true",
     )
 
 
@@ -279,6 +297,12 @@ def check_share_group_config(settings: ShareGroupSettings, configs: Mapping[str,
     found = share_group_config(settings, configs)
     if news and found.session_timeout_ms <= found.heartbeat_interval_ms:
         raise InvalidConfig(f"{SESSION_TIMEOUT} must be greater than {HEARTBEAT_INTERVAL}.")
+    prefix = settings.errors_deadletterqueue_topic_name_prefix
+    if DEAD_LETTER_TOPIC in changed and found.dead_letter_topic and not found.dead_letter_topic.startswith(prefix):
+        raise InvalidConfig(
+            f"Invalid value {found.dead_letter_topic} for configuration {DEAD_LETTER_TOPIC}: "
+            f"it must begin with {prefix} (errors.deadletterqueue.topic.name.prefix)."
+        )
     backoff = found.retry_backoff
     if changed & {RETRY_BACKOFF, RETRY_BACKOFF_MAX} and backoff.max_ms < backoff.initial_ms:
         raise InvalidConfig(
