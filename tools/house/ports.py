@@ -20,6 +20,7 @@ EXEMPT_PACKAGES = (
     "web/",
     "__main__.py",
     "pyspark_moldau/source/",
+    "pyspark_moldau/schemas/",
     "pyspark_moldau/sink/",
     "pyspark_moldau/interpreter.py",
     "pyspark_moldau/java.py",

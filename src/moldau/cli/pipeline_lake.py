@@ -88,8 +88,12 @@ class RowOptions:
     """The columns of a table, its partitions, and which rows it has."""
 
     value: Annotated[
-        str, typer.Option("--value", metavar="FORMAT", help="raw: one binary column; json: a column per field.")
+        str, typer.Option("--value", metavar="FORMAT", help="raw: one binary column; json, registry: columns.")
     ] = "raw"
+    registry: Annotated[
+        str | None,
+        typer.Option("--registry", metavar="URL", help="Schema registry of Avro, Protobuf and JSON Schema values."),
+    ] = None
     columns: Annotated[
         str, typer.Option("--columns", metavar="DDL", help="Types of fields, such as 'price double, at timestamp'.")
     ] = ""
@@ -112,6 +116,8 @@ class RowOptions:
         from moldau.pipelines.lake.layout import Layout, Mode, ValueFormat
         from moldau.pipelines.lake.values import NewFields
 
+        if (self.value == "registry") != bool(self.registry):
+            raise usage_error("--value registry and --registry URL belong together")
         if self.time is not None and self.value == "raw":
             raise usage_error(f"--time {self.time} names a field of the value, but --value is raw; add --value json")
         return Layout(
@@ -119,6 +125,7 @@ class RowOptions:
             mode=_member(Mode, self.mode, "--mode"),
             new_fields=_member(NewFields, self.new_fields, "--new-fields").value,
             time=self.time,
+            registry=self.registry or "",
             by=tuple(self.partition_by or ()),
             has_hidden_partitions=place.to == "iceberg",
             file_bytes=place.file_size * MiB,

@@ -38,6 +38,7 @@ KNOWN: Final = {
         "maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay minPartitions maxRecordsPerPartition includeHeaders "
         "groupIdPrefix kafkaConsumer.pollTimeoutMs fetchOffset.numRetries fetchOffset.retryIntervalMs commitOffsets "
         "topicIds fetcher path topic deliveryGuarantee stagingLocation commitTopic deadLetterTopic txnAppId txnVersion "
+        "valueFormat schemaRegistry valueSubject valueErrors "
         "sender includeTimestamp checkpointLocation queryName"
     ).split()
 }
@@ -256,7 +257,7 @@ def _fetcher(given: Mapping[str, str], kafka: KafkaSettings) -> Fetcher:
 def check_unknown_options(given: Mapping[str, str]) -> None:
     """Reject misspelled options. Others that neither source nor sink knows are Spark's own, and are ignored."""
     for name in given:
-        if name in KNOWN or name.startswith("kafka."):
+        if name in KNOWN or name.startswith(("kafka.", "schema.registry.")):
             continue
         if near := difflib.get_close_matches(name, KNOWN, 1, _MISSPELLED):
             raise OptionError(f"Option '{name}' is unknown. Did you mean '{KNOWN[near[0]]}'?")

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from pyspark.sql.datasource import (
     DataSourceReader,
@@ -25,11 +25,21 @@ from pyspark_moldau.source.read_plan import StreamPlan, plan_batch
 from pyspark_moldau.source.worker_exit import ignore_broken_pipe_at_exit
 
 
+class ValueDecoder(Protocol):
+    """Replaces binary values by structs, in tasks."""
+
+    def row_type(self, *, with_headers: bool) -> Any:
+        """Return Spark's type of the rows."""
+
+    def apply(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Decode the values of batches."""
+
+
 class BatchReader(DataSourceReader):
     """`spark.read`: planned once on the driver, read in tasks. It is pickled, so it holds only the options."""
 
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
+    def __init__(self, options: SourceOptions, values: ValueDecoder | None = None) -> None:
+        self._options, self._values = options, values
 
     def partitions(self) -> list[InputPartition]:
         cluster = ConfluentCluster(self._options)
@@ -39,18 +49,18 @@ class BatchReader(DataSourceReader):
             cluster.close()
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read_range(partition.value, self._options)
+        return decoded(read_range(partition.value, self._options), self._values)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`spark.readStream`: one object on the driver per query; tasks receive copies with the options only."""
 
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
+    def __init__(self, options: SourceOptions, values: ValueDecoder | None = None) -> None:
+        self._options, self._values = options, values
         self._planned: StreamPlan | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_planned": None}
+        return {"_options": self._options, "_values": self._values, "_planned": None}
 
     @property
     def _plan(self) -> StreamPlan:
@@ -85,7 +95,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(each) for each in self._plan.ranges(parse_offsets_json(start), parse_offsets_json(end))]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read_range(partition.value, self._options)
+        return decoded(read_range(partition.value, self._options), self._values)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._plan.commit(parse_offsets_json(end))
@@ -107,3 +117,8 @@ def read_range(wanted: OffsetRange | None, options: SourceOptions) -> Iterator[A
     from pyspark_moldau.source.raw_fetcher import read_raw
 
     return read_raw(wanted, options)
+
+
+def decoded(rows: Iterator[Any], values: ValueDecoder | None) -> Iterator[Any]:
+    """Decode the values of batches, if the options want it."""
+    return rows if values is None else values.apply(rows)

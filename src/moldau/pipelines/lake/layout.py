@@ -35,6 +35,7 @@ class ValueFormat(enum.Enum):
 
     RAW = "raw"
     JSON = "json"
+    REGISTRY = "registry"
 
 
 class Mode(enum.Enum):
@@ -60,6 +61,7 @@ class Layout:
     file_bytes: int = FILE_BYTES
     codec: str = "zstd"
     new_fields: str = "add"
+    registry: str = ""  # the URL of a schema registry
 
     def to_text(self) -> str:
         return json.dumps({**asdict(self), "value": self.value.value, "mode": self.mode.value})

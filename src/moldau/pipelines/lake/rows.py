@@ -128,6 +128,10 @@ def check_partitions(layout: Layout, schema: pa.Schema) -> None:
 def decoder_for(layout: Layout, shared: SharedSchema) -> ValueDecoder:
     if layout.value is ValueFormat.RAW:
         return RawValues()
+    if layout.value is ValueFormat.REGISTRY:
+        from moldau.pipelines.lake.registry_rows import registry_rows
+
+        return registry_rows(layout.registry, shared, NewFields(layout.new_fields))
     return JsonValues(shared, NewFields(layout.new_fields))
 
 
