@@ -1,10 +1,12 @@
 """A share partition with a log, members and a share coordinator, and what must hold of every record."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from moldau.machines.shares.acknowledgement import Acknowledgement, AcknowledgeType, OffsetRange
 from moldau.machines.shares.acquisition import AcquiredRange, AcquireLimits, LogRead
+from moldau.machines.shares.inspection import InspectedRecord
+from moldau.machines.shares.ordered_partition import OrderedPartitionMachine
 from moldau.machines.shares.partition import SharePartitionMachine, ShareSettings
 from moldau.machines.shares.retry import RetryBackoff
 from moldau.machines.shares.state import (
@@ -94,14 +96,28 @@ class Scene:
     unconfirmed: dict[int, list[tuple[int, int]]] = field(default_factory=dict)  # by write: offset and type
     write: StateWrite | None = None
     settings: ShareSettings = SETTINGS
+    keys: Mapping[int, int | None] = field(default_factory=dict)  # by offset
+    delivered: set[int] = field(default_factory=set)  # ever
 
     def __post_init__(self) -> None:
         for batch in self.batches:
             for offset in range(batch.first_offset, batch.last_offset + 1):
                 self.records[offset] = Delivery()
-        self.machine = machine_of(self.end_offset, settings=self.settings)
+        self.machine = OrderedPartitionMachine(NEW, self.settings, 0, self.end_offset, 0, 0.0)
+
+    def inspect(self) -> None:
+        """Show the next records to the machine, if it needs that."""
+        offset = self.machine.inspected_until
+        if offset is not None and offset < self.end_offset:
+            end_offset = min(offset + 7, self.end_offset)
+            found = (each for each in sorted(self.records) if offset <= each < end_offset)
+            self.machine.inspect(
+                offset, end_offset, [InspectedRecord(each, self.keys.get(each)) for each in found], self.now_ms
+            )
+            self.check()
 
     def fetch(self, member: str, records_max: int, batches_max: int, *, is_strict: bool = False) -> list[AcquiredRange]:
+        self.inspect()
         offset = self.machine.next_fetch_offset()
         if offset is None or offset >= self.end_offset:
             return []
@@ -124,6 +140,7 @@ class Scene:
         assert offset >= self.log_start
         assert record.holder is None or record.deadline_ms <= self.now_ms, "acquired twice at one time"
         assert not record.is_accepted, "accepted and delivered again"
+        self._check_order(offset)
         assert not record.is_dead, "delivered after its dead letter was written"
         assert deliveries > record.count or record.count == 0, "the delivery count fell"
         assert record.not_before_ms <= self.now_ms, "delivered during its back-off"
@@ -131,6 +148,21 @@ class Scene:
         record.count, record.holder, record.deadline_ms = deliveries, member, self.now_ms + LOCK_MS
         if deliveries >= SETTINGS.delivery_count_limit:
             record.may_be_gone = True
+
+    def _check_order(self, offset: int) -> None:
+        self.delivered.add(offset)
+        key = self.keys.get(offset)
+        if key is None or not self.settings.is_ordered:
+            return
+        for other in (each for each, its_key in self.keys.items() if its_key == key):
+            assert other >= offset or self._is_done(other), f"{offset} is delivered before {other} is done"
+            assert other <= offset or other not in self.delivered, f"{offset} is delivered after {other}"
+
+    def _is_done(self, offset: int) -> bool:
+        """Whether the record needs no delivery any more, durably."""
+        state, _ = self.coordinator.records.get(offset, (RecordState.AVAILABLE, 0))
+        is_passed = offset < max(self.log_start, self.coordinator.start_offset)
+        return is_passed or state in (*TERMINAL, RecordState.ARCHIVING)
 
     def acknowledge(self, member: str, offsets: Sequence[int], kind: int) -> None:
         held = [each for each in offsets if self.records[each].holder == member]
@@ -215,7 +247,7 @@ class Scene:
     def delete_records(self, offset: int) -> None:
         self.log_start = max(self.log_start, min(offset, self.end_offset))
         self.batches = [each for each in self.batches if each.last_offset >= self.log_start]
-        self.machine.advance_log_start(self.log_start)
+        self.machine.advance_log_start(self.log_start, self.now_ms)
         self.check()
 
     def change_leader(self, *, is_applied: bool) -> None:
@@ -228,7 +260,7 @@ class Scene:
             record.holder = None
             record.count = 0  # deliveries may be lost
             record.not_before_ms, record.is_expired = 0.0, False
-        self.machine = SharePartitionMachine(
+        self.machine = OrderedPartitionMachine(
             self.coordinator.read(), self.settings, self.log_start, self.end_offset, self.log_start, self.now_ms
         )
         for offset, (state, count) in self.coordinator.records.items():

@@ -251,12 +251,12 @@ def test_closed_session_releases_the_records_of_the_member_only() -> None:
 def test_deleted_records_leave_the_window_and_may_be_acknowledged() -> None:
     machine = settle(machine_of())
     acquire(machine, "m1", (0, 9))
-    machine.advance_log_start(6)
+    machine.advance_log_start(6, 0.0)
     assert (machine.start_offset, machine.end_offset) == (6, 10)
     assert write(machine).start_offset == 6
     acknowledge(machine, "m1", 0, 7, ACCEPT)
     assert write(machine).start_offset == 8
-    machine.advance_log_start(50)
+    machine.advance_log_start(50, 0.0)
     assert machine.next_fetch_offset() == machine.start_offset == 50
 
 

@@ -52,6 +52,19 @@ def test_every_record_is_delivered_until_it_is_done(
     scene.drain()
 
 
+@settings(max_examples=150)
+@given(logs(), st.lists(steps, max_size=60), st.lists(st.sampled_from((None, 1, 2)), min_size=80, max_size=80))
+def test_records_of_a_key_are_delivered_one_at_a_time_and_in_order(
+    log: tuple[list[OffsetRange], int], events: list[tuple[object, ...]], keys: list[int | None]
+) -> None:
+    options = SETTINGS._replace(is_ordered=True, backoff=BACKOFF, has_dead_letters=True)
+    scene = Scene(*log, settings=options)
+    scene.keys = {offset: keys[offset % len(keys)] for offset in scene.records}
+    for event in events:
+        _step(scene, event)
+    scene.drain()
+
+
 def _step(scene: Scene, event: tuple[object, ...]) -> None:
     match event:
         case ("fetch", str(member), int(records_max), int(batches_max), bool(is_strict)):

@@ -45,6 +45,7 @@ BEYOND_THE_LIST = {
     "errors.deadletterqueue.group.enable",
     "errors.deadletterqueue.topic.name",
     "errors.deadletterqueue.topic.name.prefix",
+    "share.order",
     "share.retry.backoff.factor",  # configs of share groups that Kafka does not have
     "share.retry.backoff.max.ms",
     "share.retry.backoff.ms",

@@ -148,13 +148,19 @@ class ShareFetch:
         share = shares.open(self._session.key, fetched, self._config)
         self._watched.append(share)
         machine = share.machine
-        offset = None if machine is None else machine.next_fetch_offset()
-        if machine is None or offset is None:
+        if machine is None:
             return None
         partition = share.partition
-        self._watched.append(partition.waiters)
         is_committed = self._config.is_read_committed
         until_offset = partition.last_stable_offset if is_committed else partition.high_watermark
+        inspected_until = machine.inspected_until
+        if inspected_until is not None:
+            self._watched.append(partition.waiters)
+            share.inspect(inspected_until, until_offset)
+        offset = machine.next_fetch_offset()
+        if offset is None:
+            return None
+        self._watched.append(partition.waiters)
         if offset >= until_offset:
             return None
         records = partition.read(offset, left_bytes, until_offset, at_least_one=not self._bytes)

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from moldau.broker.partitions.partition import Partition
+from moldau.broker.shares.record_reader import is_aborted
 from moldau.machines.shares.acknowledgement import OffsetRange
 from moldau.machines.shares.acquisition import AcquiredRange, LogRead
 from moldau.model.ports import FileSlice
@@ -44,11 +45,7 @@ def scan(
     for position, header in headers:
         end = position + header.size_bytes
         positions.append(BatchPosition(header.last_offset, position, end, header.max_timestamp))
-        is_aborted = header.is_transactional and any(
-            each.producer_id == header.producer_id and each.first_offset <= header.base_offset <= each.last_offset
-            for each in aborted
-        )
-        if not header.is_control and not is_aborted:
+        if not header.is_control and not is_aborted(header, aborted):
             batches.append(OffsetRange(header.base_offset, header.last_offset))
     return ShareRead(LogRead(offset, end_offset, batches), positions)
 

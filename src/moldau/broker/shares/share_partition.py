@@ -9,18 +9,22 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from enum import Enum
-from typing import Final
+from typing import Final, Protocol
 
+from moldau.broker.partitions.log_scrubber import LogScrubber
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.partitions.waiters import FetchWatcher
 from moldau.broker.runtime.lazy_timer import LazyTimer
 from moldau.broker.runtime.meters import ShareMeter
 from moldau.broker.shares.dead_letters import DeadLetters, DeadLettersHost
 from moldau.broker.shares.persister import SharePartitionKey, SharePersister
+from moldau.broker.shares.record_reader import read_records
 from moldau.machines.groups.share.settings import OffsetReset, ShareGroupConfig
 from moldau.machines.shares.acknowledgement import Acknowledgement
 from moldau.machines.shares.acquisition import AcquiredRange, AcquireLimits, LogRead
-from moldau.machines.shares.partition import SharePartitionMachine, ShareSettings
+from moldau.machines.shares.inspection import InspectedRecord
+from moldau.machines.shares.ordered_partition import OrderedPartitionMachine
+from moldau.machines.shares.partition import ShareSettings
 from moldau.machines.shares.state import UNINITIALIZED_START_OFFSET, ShareState, StateWrite
 from moldau.machines.shares.window import DURABLE
 from moldau.model.errors import (
@@ -32,9 +36,18 @@ from moldau.model.errors import (
     NotLeaderOrFollower,
     UnknownServerFailure,
 )
+from moldau.storage.aborted_transactions import UnverifiedTransactionIndex
 
+INSPECTED_AT_ONCE: Final = 1000  # records
 RETRY_MS: Final = 1000.0  # after a read or write of the state has failed
 _RETRIABLE: Final = (CoordinatorNotAvailable, CoordinatorLoadInProgress, NotCoordinator, UnknownServerFailure)
+
+
+class ShareHost(DeadLettersHost, Protocol):
+    """The parts of the broker that share partitions use."""
+
+    @property
+    def log_scrubber(self) -> LogScrubber: ...
 
 
 class _Phase(Enum):
@@ -52,7 +65,7 @@ class SharePartition:
         partition: Partition,
         config: ShareGroupConfig,
         persister: SharePersister,
-        support: DeadLettersHost,
+        support: ShareHost,
         meter: ShareMeter,
         on_idle: Callable[["SharePartition"], None],
     ) -> None:
@@ -68,10 +81,11 @@ class SharePartition:
         self._meter = meter
         self._on_idle = on_idle
         self._phase = _Phase.LOADING
-        self._machine: SharePartitionMachine | None = None
+        self._machine: OrderedPartitionMachine | None = None
         self._times: deque[tuple[int, int]] = deque()  # last offset and timestamp of the batches in the window
         self._waiters: dict[int, list[tuple[float, asyncio.Future[None]]]] = {}  # by the write: since when
         self._task: asyncio.Task[None] | None = None  # a read or write of the state
+        self._inspecting: asyncio.Task[None] | None = None
         self._timer = LazyTimer(self._expire)
         self._retry = LazyTimer(self._try_again)
         self._dead_letters = DeadLetters(key, partition, support, meter, self._archived)
@@ -89,7 +103,7 @@ class SharePartition:
         )
 
     @property
-    def machine(self) -> SharePartitionMachine | None:
+    def machine(self) -> OrderedPartitionMachine | None:
         """None until the durable state is known."""
         return self._machine
 
@@ -97,8 +111,8 @@ class SharePartition:
         """Apply the group's configs, which may have changed."""
         self._config = config
         if self._machine is not None:
-            self._machine.settings = _settings(config)
-            self._machine.advance_log_start(self.partition.log.start_offset)
+            self._machine.configure(_settings(config))
+            self._machine.advance_log_start(self.partition.log.start_offset, self._support.clock.monotonic_ms())
             self._dead_letters.write(self._machine, config)
             self._write()
 
@@ -117,7 +131,7 @@ class SharePartition:
         self._set_timer()
         return acquired
 
-    def _note_times(self, machine: SharePartitionMachine, times: Sequence[tuple[int, int]]) -> None:
+    def _note_times(self, machine: OrderedPartitionMachine, times: Sequence[tuple[int, int]]) -> None:
         known = self._times
         for last_offset, timestamp in times:
             if last_offset < machine.end_offset and (not known or last_offset > known[-1][0]):
@@ -169,6 +183,50 @@ class SharePartition:
             self._wake()
         self._unload_if_idle()
 
+    # -- order
+
+    def inspect(self, offset: int, until_offset: int) -> None:
+        """Read keys in the background; waiting fetches then look again."""
+        machine = self._machine
+        if self._inspecting is None and machine is not None and offset < until_offset:
+            self._inspecting = asyncio.get_running_loop().create_task(self._inspect(machine, offset, until_offset))
+            self._inspecting.add_done_callback(self._inspected)
+
+    async def _inspect(self, machine: OrderedPartitionMachine, offset: int, until_offset: int) -> None:
+        records: list[InspectedRecord] = []
+        end_offset = until_offset
+        skips_aborted = self._config.is_read_committed
+        try:
+            async for each in read_records(
+                self.partition, offset, until_offset - 1, self._support.executor, skips_aborted=skips_aborted
+            ):
+                records.append(InspectedRecord(each.offset, None if each.key is None else hash(each.key)))
+                if len(records) == INSPECTED_AT_ONCE:
+                    end_offset = each.offset + 1
+                    break
+        except UnverifiedTransactionIndex as unverified:
+            await self._support.log_scrubber.verify_transactions(self.partition, unverified.segment)
+            return
+        except KafkaError as error:
+            self._support.limited_logger.write(
+                "share inspection failed",
+                f"group={self.key.group_id} partition={self.partition.name} keys from offset {offset} on are not "
+                f"readable, so that these records wait: {error.message}",
+            )
+            return
+        machine.inspect(offset, end_offset, records, self._support.clock.monotonic_ms())
+        self._set_timer()
+
+    def _inspected(self, task: "asyncio.Task[None]") -> None:
+        self._inspecting = None
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            self._support.report_bug(f"share partition {self.key.group_id} {self.partition.name}", error)
+        elif self._phase is _Phase.READY:
+            self._wake()
+
     # -- state
 
     async def _load(self) -> None:
@@ -187,11 +245,11 @@ class SharePartition:
             self._set_timer()
             self._wake()
 
-    def _new_machine(self, state: ShareState) -> SharePartitionMachine:
+    def _new_machine(self, state: ShareState) -> OrderedPartitionMachine:
         log = self.partition.log
         is_new = state.start_offset == UNINITIALIZED_START_OFFSET
         initial_offset = _initial_offset(self.partition, self._config.offset_reset, self._support) if is_new else 0
-        return SharePartitionMachine(
+        return OrderedPartitionMachine(
             state,
             _settings(self._config),
             log.start_offset,
@@ -207,7 +265,7 @@ class SharePartition:
             if write is not None:
                 self._start(self._persist(self._machine, write))
 
-    async def _persist(self, machine: SharePartitionMachine, write: StateWrite) -> None:
+    async def _persist(self, machine: OrderedPartitionMachine, write: StateWrite) -> None:
         try:
             await self._persister.write(self.key, machine.state_epoch, self.leader_epoch, write)
         except KafkaError as error:
@@ -309,6 +367,9 @@ class SharePartition:
         """The broker stops."""
         self.close()
         await self._dead_letters.stop()
+        if self._inspecting is not None:
+            self._inspecting.cancel()
+            await asyncio.gather(self._inspecting, return_exceptions=True)
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -321,10 +382,11 @@ def _settings(config: ShareGroupConfig) -> ShareSettings:
         config.partition_max_record_locks,
         config.retry_backoff,
         bool(config.dead_letter_topic),
+        config.is_ordered,
     )
 
 
-def _initial_offset(partition: Partition, reset: OffsetReset, support: DeadLettersHost) -> int:
+def _initial_offset(partition: Partition, reset: OffsetReset, support: ShareHost) -> int:
     log = partition.log
     if reset.strategy == "earliest":
         return log.start_offset

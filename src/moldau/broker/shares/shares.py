@@ -5,9 +5,8 @@ from typing import Final, Protocol
 
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.runtime.meters import ShareMeter
-from moldau.broker.shares.dead_letters import DeadLettersHost
 from moldau.broker.shares.persister import SharePartitionKey, SharePersister
-from moldau.broker.shares.share_partition import SharePartition
+from moldau.broker.shares.share_partition import ShareHost, SharePartition
 from moldau.machines.groups.share.settings import ShareGroupConfig, share_group_config
 from moldau.machines.metadata.image import MetadataImage, Resource, ResourceType
 from moldau.machines.shares.sessions import FetchedPartition, MemberKey, ShareSession, ShareSessions
@@ -26,7 +25,7 @@ class MemberConnection(Protocol):
 class Shares:
     """Share partitions are created by the first fetch of a group, and dropped with the leadership."""
 
-    def __init__(self, host: DeadLettersHost, persister: SharePersister) -> None:
+    def __init__(self, host: ShareHost, persister: SharePersister) -> None:
         self._host = host
         self._persister = persister
         self._partitions: dict[SharePartitionKey, SharePartition] = {}

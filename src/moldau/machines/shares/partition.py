@@ -32,6 +32,7 @@ that: if the write is lost with the leader, the next leader delivers the records
 
 import heapq
 from collections.abc import Iterable, Sequence
+from math import inf
 from typing import Final, NamedTuple
 
 from moldau.machines.shares.acknowledgement import (
@@ -46,6 +47,7 @@ from moldau.machines.shares.acquisition import AcquiredRange, AcquireLimits, Log
 from moldau.machines.shares.retry import RetryBackoff
 from moldau.machines.shares.state import UNINITIALIZED_START_OFFSET, RecordState, ShareState, StateBatch, StateWrite
 from moldau.machines.shares.window import DURABLE, TERMINAL, InFlightWindow, Run
+from moldau.machines.shares.writes import state_batches
 from moldau.model.errors import InvalidRecordState, InvalidRequest
 
 RUNS_PER_LOCK: Final = 4  # limits the runs of a window, in relation to the records that may be in flight
@@ -61,6 +63,7 @@ class ShareSettings(NamedTuple):
     in_flight_max: int
     backoff: RetryBackoff = RetryBackoff()
     has_dead_letters: bool = False
+    is_ordered: bool = False  # by key
 
 
 class DeadLetter(NamedTuple):
@@ -96,6 +99,7 @@ class SharePartitionMachine:
         self._window.remove_finished()
         self._available_from = self._window.start_offset  # no record before it is available
         self._begin_backoffs(now_ms)
+        self._finished: list[OffsetRange] = []  # records for which others may wait
         self._rejected: set[int] = set()  # offsets that are ARCHIVING because a member rejected them
         self._changed: list[OffsetRange] = []  # to be written
         self._must_write_start = self._window.start_offset != state.start_offset
@@ -217,6 +221,12 @@ class SharePartitionMachine:
         window = self._window
         room = min(self._room(), left) if limits.is_strict else self._room()
         window.extend(min(last_offset + 1, window.end_offset + max(0, room)))
+        return self._acquire_available(member_id, first_offset, last_offset, left, limits, now_ms)
+
+    def _acquire_available(
+        self, member_id: str, first_offset: int, last_offset: int, left: int, limits: AcquireLimits, now_ms: float
+    ) -> list[AcquiredRange]:
+        window = self._window
         deadline_ms = now_ms + self.settings.lock_duration_ms
         acquired: list[AcquiredRange] = []
         for available in self._cut_available(first_offset, min(last_offset, window.end_offset - 1)):
@@ -316,7 +326,7 @@ class SharePartitionMachine:
     def _wake_at(self, deadline_ms: float, first_offset: int, last_offset: int) -> None:
         deadlines = self._deadlines
         if len(deadlines) >= max(_DEADLINES_MIN, 2 * len(self.runs)):
-            waiting = (run for run in self.runs if run.deadline_ms)
+            waiting = (run for run in self.runs if 0 < run.deadline_ms < inf)
             deadlines[:] = [(run.deadline_ms, run.first_offset, run.last_offset) for run in waiting]
             heapq.heapify(deadlines)
         heapq.heappush(deadlines, (deadline_ms, first_offset, last_offset))
@@ -336,6 +346,7 @@ class SharePartitionMachine:
                     self._window.change(run, RecordState.AVAILABLE)
                     self._available_from = min(self._available_from, run.first_offset)
             self._merge(first_offset, last_offset)
+        self._end_waits(now_ms)
         self._window.remove_finished()
         return expired
 
@@ -345,17 +356,22 @@ class SharePartitionMachine:
             if run.is_acquired_by(member_id):
                 self._release(run, now_ms)
         self._window.merge(0, len(self.runs))
+        self._end_waits(now_ms)
         self._window.remove_finished()
 
     def _release(self, run: Run, now_ms: float) -> None:
         state = self._state_after(run, AcknowledgeType.RELEASE)
-        if state is RecordState.ARCHIVING:  # no dead letter is written before this is durable
+        if state is not RecordState.AVAILABLE:  # nothing that waits for this may happen before it is durable
             self._window.change(run, state, write=self._write + 1, member_id=run.member_id, deadline_ms=run.deadline_ms)
         else:
             self._window.change(run, state)
         self._mark_changed(OffsetRange(run.first_offset, run.last_offset))
         if run.state is RecordState.AVAILABLE:
             self._make_available(run, now_ms)
+
+    def _end_waits(self, now_ms: float) -> None:  # noqa: ARG002 - used where records wait for others
+        """Some records are finished: others may have waited for them."""
+        self._finished.clear()
 
     def _make_available(self, run: Run, now_ms: float) -> None:
         """Let a released run be acquired, once its back-off is over."""
@@ -366,11 +382,13 @@ class SharePartitionMachine:
         else:
             self._available_from = min(self._available_from, run.first_offset)
 
-    def advance_log_start(self, log_start_offset: int) -> None:
+    def advance_log_start(self, log_start_offset: int, now_ms: float) -> None:
         """Records before `log_start_offset` were deleted."""
         self.log_start_offset = max(self.log_start_offset, log_start_offset)
         if log_start_offset > self.start_offset:
+            self._finished.append(OffsetRange(self.start_offset, log_start_offset - 1))
             self._window.remove_before(log_start_offset)
+            self._end_waits(now_ms)
             self._window.remove_finished()
             self._must_write_start = True
 
@@ -429,24 +447,7 @@ class SharePartitionMachine:
                 break
             passed += len(run)
         complete = sum(window.counts[state] for state in TERMINAL) - passed
-        return StateWrite(start_offset, complete, self._batches(self._written, start_offset))
-
-    def _batches(self, ranges: Iterable[OffsetRange], start_offset: int) -> tuple[StateBatch, ...]:
-        batches: list[StateBatch] = []
-        for first_offset, last_offset in sorted(ranges):
-            position = max(first_offset, start_offset, batches[-1].last_offset + 1 if batches else 0)
-            if position > last_offset:
-                continue
-            for run in self._window.overlapping(position, last_offset):
-                # the next leader does not know the members: what is acquired is available there
-                state = RecordState.AVAILABLE if run.state is RecordState.ACQUIRED else run.state
-                first, last = max(run.first_offset, position), min(run.last_offset, last_offset)
-                newest = batches[-1] if batches else None
-                if newest and newest[1:] == (first - 1, state, run.delivery_count):
-                    batches[-1] = newest._replace(last_offset=last)
-                else:
-                    batches.append(StateBatch(first, last, int(state), run.delivery_count))
-        return tuple(batches)
+        return StateWrite(start_offset, complete, state_batches(window, self._written, start_offset))
 
     def persisted(self, now_ms: float) -> int:
         """The write under way is durable; return its number."""
@@ -455,7 +456,10 @@ class SharePartitionMachine:
             self._window.change(run, run.state)
             if run.state is RecordState.AVAILABLE:
                 self._make_available(run, now_ms)
+            else:
+                self._finished.append(OffsetRange(run.first_offset, run.last_offset))
         self._merge_all(written)
+        self._end_waits(now_ms)
         self._window.remove_finished()
         return self._write
 

@@ -60,6 +60,13 @@ ROWS: Final = (
     ),
     row("share.assignment.interval.ms", INT, SECOND_MS, "Minimum interval between assignments of a group.", at_least=0),
     row("share.delivery.count.limit", INT, 5, "Maximum number of delivery attempts of a record.", at_least=2),
+    row(
+        "share.order",
+        STRING,
+        "none",
+        "Whether the records of a key are delivered one at a time and in order. Not in Kafka.",
+        one_of=("none", "key"),
+    ),
     row("share.partition.max.record.locks", INT, 2000, "Maximum number of locked records per partition.", at_least=100),
     row(
         "share.retry.backoff.factor",

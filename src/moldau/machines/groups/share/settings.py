@@ -20,6 +20,7 @@ ISOLATION_LEVEL: Final = "share.isolation.level"
 RENEW_ACKNOWLEDGE: Final = "share.renew.acknowledge.enable"
 DEAD_LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"  # KIP-1191
 DEAD_LETTER_COPY: Final = "errors.deadletterqueue.copy.record.enable"
+ORDER: Final = "share.order"
 RETRY_BACKOFF: Final = "share.retry.backoff.ms"  # the configs from here on are not in Kafka
 RETRY_BACKOFF_FACTOR: Final = "share.retry.backoff.factor"
 RETRY_BACKOFF_MAX: Final = "share.retry.backoff.max.ms"
@@ -207,6 +208,7 @@ class ShareGroupConfig(NamedTuple):
     retry_backoff: RetryBackoff = RetryBackoff()
     dead_letter_topic: str = ""  # none if empty
     copies_dead_records: bool = True
+    is_ordered: bool = False  # by key
 
 
 class _Bounds(NamedTuple):
@@ -280,6 +282,7 @@ def share_group_config(settings: ShareGroupSettings, configs: Mapping[str, str])
             float(configs.get(RETRY_BACKOFF_MAX, RETRY_BACKOFF_MAX_DEFAULT_MS)),
         ),
         dead_letter_topic=configs.get(DEAD_LETTER_TOPIC, ""),
+        is_ordered=configs.get(ORDER) == "key",
         copies_dead_records=configs.get(DEAD_LETTER_COPY, "true").lower() == "true",
     )
 
