@@ -131,6 +131,7 @@ sim: $(DEV_STAMP) ## simulate a broker and clusters under crashes, power losses,
 	@for faults in process elections targeted late-requests leader-moves admin secured power power-all disk stale-cache; do \
 	  $(BIN)/python -m moldau_dev.simulation.sweep --world cluster --jobs $(or $(JOBS),2) \
 	    --seeds 0-$$(( $(or $(SEEDS),100) - 1 )) --faults $$faults; done
+	@SHARE_SEEDS=$(or $(SEEDS),100) $(PYTEST) tests/broker/test_share_group_kills.py
 	@for faults in process power power-all; do \
 	  $(BIN)/python -m moldau_dev.simulation.sweep --world transactions --jobs $(or $(JOBS),2) \
 	    --seeds 0-$$(( $(or $(SEEDS),100) - 1 )) --faults $$faults; done

@@ -111,10 +111,23 @@ class TestMembership:
         scene.settle_shared("m")
         scene.pass_time(SESSION_MS - 1)
         scene.elect()
-        scene.pass_time(SESSION_MS - 1)
+        scene.pass_time(3 * HEARTBEAT_MS - 1)
         assert scene.share("m", scene.share_group().epoch).assignment is None
-        scene.pass_time(SESSION_MS)
+        scene.pass_time(SESSION_MS - 1)
+        assert scene.share_group().members
+        scene.pass_time(1)
         assert not scene.share_group().members
+
+    def test_member_whose_leave_was_lost_with_the_coordinator_is_removed_soon(self) -> None:
+        scene = ShareScene(a=2)
+        scene.settle_shared("left", "m")
+        scene.elect()
+        for _ in range(3):
+            scene.pass_time(HEARTBEAT_MS)
+            scene.share("m", scene.share_group().members["m"].epoch)
+        scene.settle_shared("m")
+        assert scene.share_group().members.keys() == {"m"}
+        assert scene.assigned("m") == [0, 1]
 
     def test_group_config_sets_the_session_timeout_and_the_interval(self) -> None:
         scene = ShareScene(a=1)

@@ -21,6 +21,8 @@ from moldau.model.ids import NO_OFFSET, TopicId
 GROUPS_PER_CLEANUP_STEP: Final = 100
 """Share groups that a deleted topic is removed from in one decision."""
 
+FIRST_HEARTBEAT_INTERVALS: Final = 3  # until a new coordinator removes members without a heartbeat
+
 
 class ShareGroups:
     """Soft state of the groups. The groups themselves are in the replicated state."""
@@ -161,12 +163,17 @@ class ShareGroups:
     # Timers
 
     def elected(self, draft: Draft) -> None:
-        """Restart every session: the last heartbeat times are lost."""
+        """Restart every session: the last heartbeat times are lost.
+
+        A member that left meanwhile does not repeat that, and would keep its partitions from others for a whole session
+        timeout. So the first heartbeat is due earlier. A live member that is removed joins again and loses nothing.
+        """
         image = self._image()
         for group_id, group in self._state.share.items():
             if group.members:
                 soft = self._soft_states[group_id] = ShareSoftState(group_id)
-                timeout_ms = soft.config(draft.settings, image).session_timeout_ms
+                config = soft.config(draft.settings, image)
+                timeout_ms = min(config.session_timeout_ms, FIRST_HEARTBEAT_INTERVALS * config.heartbeat_interval_ms)
                 for member_id in group.members:
                     soft.extend_session(draft, member_id, timeout_ms)
 
