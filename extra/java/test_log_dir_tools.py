@@ -77,7 +77,7 @@ def values(servers: str) -> set[int]:
     while len(found) < 400 and time.monotonic() < deadline_s:
         message = consumer.poll(1)
         if message is not None and message.error() is None:
-            found.add(int(message.value()))
+            found.add(int(message.value() or b"-1"))
     consumer.close()
     return found
 

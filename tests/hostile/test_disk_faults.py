@@ -356,6 +356,43 @@ def test_folder_is_synced_again_after_descriptors_ran_out(error: int) -> None:
     on_broker(script)
 
 
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE])
+def test_topic_is_created_although_the_log_dir_cannot_be_synced_yet(error: int) -> None:
+    async def script(scene: Scene) -> None:
+        scene.simulation.disks_fail = True
+        scene.host.disk.fail("sync_directory", error, path="/data", times=2)
+        await scene.create("t")
+        talker = await scene.connect()
+        assert (await produce(talker, "t", batch(b"a"))).base_offset == 0
+        assert scene.host.disk.fired["failed sync_directory"] >= 1
+        await asyncio.sleep(3)  # synced by now
+        scene.host.power_loss()
+        await scene.restart()
+        assert scene.node.broker.partitions.find("t", 0) is not None
+
+    on_broker(script)
+
+
+@pytest.mark.proves("S5", part="a failed swap changes nothing")
+def test_log_whose_segments_could_not_be_replaced_is_opened_again() -> None:
+    async def script(scene: Scene) -> None:
+        scene.simulation.disks_fail = True
+        await scene.create("t", cleanup_policy="compact", segment_bytes=1024, min_cleanable_dirty_ratio=0.01)
+        talker = await scene.connect()
+        for _ in range(10):
+            await produce(talker, "t", batch(b"x" * 400, key=b"k"))
+        scene.host.disk.fail("rename", errno.EIO, path="/data/t-0/", skip=3, times=2)
+        async with asyncio.timeout(60):
+            while scene.host.disk.fired["failed rename"] < 2:
+                await asyncio.sleep(0.1)
+        await asyncio.sleep(3)
+        assert scene.node.broker.partitions.find("t", 0) is not None
+        assert (await produce(await scene.connect(), "t", batch(b"new", key=b"k"))).base_offset == 10
+        assert base_offsets(await fetch(await scene.connect(), "t", 10)) == [10]
+
+    on_broker(script)
+
+
 def test_unreadable_records_block_compaction_of_their_own_log_only() -> None:
     async def script(scene: Scene) -> None:
         scene.simulation.disks_fail = True  # allows logged errors

@@ -8,7 +8,6 @@ Everything runs on the event loop and never blocks. Blocking work is handed out:
 executor, `apply_retention` the paths to unlink, `compaction.py` a job for a worker process.
 """
 
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from moldau.model.errors import FencedLeaderEpoch, OffsetOutOfRange, RecordListTooLarge, StorageFailed
@@ -18,7 +17,7 @@ from moldau.model.units import DAY_MS, MiB
 from moldau.records.header import CONTROL, LOG_OVERHEAD, PLACE_LAYOUT, BatchHeader, Buffer, stamp_log_append_time
 from moldau.storage.append_buffer import AppendBuffer
 from moldau.storage.batch_scan import ANY_EPOCH, validate_replicated
-from moldau.storage.compaction import CompactionJob, CompactionResult, plan_compaction
+from moldau.storage.compaction import CompactionResult
 from moldau.storage.files import SyncFailed, write_or_roll_back
 from moldau.storage.flush import Flush, FlushState
 from moldau.storage.log_loader import LogLoader
@@ -27,6 +26,7 @@ from moldau.storage.open_segments import OpenSegments
 from moldau.storage.producer_state import Producers, read_marker
 from moldau.storage.readable_log import ReadableLog
 from moldau.storage.recovery import ProducerReplay, restore_producers
+from moldau.storage.renames import UndoFailed
 from moldau.storage.retention import expired_segments
 from moldau.storage.segment import Segment
 from moldau.storage.segments import Segments
@@ -62,6 +62,7 @@ class Log(ReadableLog):
         self.end_offset = loader.end_offset
         self.truncated_bytes = loader.truncated_bytes  # cut by recovery
         self._failure: str | None = None
+        self.must_be_reopened = False
         self._flush_state = FlushState(loader.recovery_point, loader.now_ms, loader.changed_directories)
         self._tail_index = TailIndex(self.end_offset)
         self.append_buffer = AppendBuffer()
@@ -363,7 +364,11 @@ class Log(ReadableLog):
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Delete everything and restart at `offset`."""
-        self._segments.restart_at(offset, self.settings)
+        try:
+            self._segments.restart_at(offset, self.settings)
+        except UndoFailed as error:
+            self._fail_until_reopened(f"restart of the log failed: {error}")
+            raise
         self.start_offset = self.end_offset = offset
         self._flush_state.restarted(offset)
         self._flush_state.note_directory_change(self.folder)
@@ -401,32 +406,18 @@ class Log(ReadableLog):
 
     # ── Compact ──
 
-    def compaction_job(self, cleaned_offset: int, high_watermark: int, now_ms: int) -> CompactionJob | None:
-        """Return a compaction job, or None if the log is clean enough."""
-        if not self.settings.is_compacted:
-            return None
-        stable = self.last_stable_offset(high_watermark)
-        job = plan_compaction(
-            self.folder, self._segments.all, self.settings, self.start_offset, cleaned_offset, stable, now_ms
-        )
-        if job is None:
-            return None
-        # Only part of the last segment may be cleaned, but its index is rewritten completely.
-        bound = self._segments.bound_of(len(job.segments) - 1, self.end_offset)
-        aborted = self.aborted_transactions(self._segments.bases[0], bound)
-        return replace(job, last_of_producers=self.producers.last_offsets(), aborted=tuple(aborted))
-
     def replace_segments(self, result: CompactionResult) -> list[str]:
         """Swap in cleaned segments; returns the paths to unlink after `file.delete.delay.ms`."""
         try:
             paths = [
                 path for each in result.replacements for path in self._segments.replace(each.size_bytes, each.replaced)
             ]
-        except OSError as error:
-            self.fail(f"segment swap failed: {error}")
+        except UndoFailed as error:
+            self._fail_until_reopened(f"segment swap failed: {error}")
             raise
+        finally:
+            self._flush_state.note_directory_change(self.folder)
         self._snapshots.remove_between(0, self._segments.active.base_offset, set(self._segments.bases))
-        self._flush_state.note_directory_change(self.folder)
         return paths
 
     # ── Sync and close ──
@@ -461,6 +452,11 @@ class Log(ReadableLog):
     def fail(self, reason: str) -> None:
         """Reject further writes."""
         self._failure = f"{self.folder}: {reason}"
+
+    def _fail_until_reopened(self, reason: str) -> None:
+        """The files are not as this log knows them; the next `open` completes or removes what was begun."""
+        self.must_be_reopened = True
+        self.fail(reason)
 
     def _check_writable(self) -> None:
         if self._failure is not None:

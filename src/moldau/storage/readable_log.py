@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import replace
 
 from moldau.model.errors import OffsetOutOfRange
 from moldau.model.ids import NO_OFFSET
@@ -10,6 +11,7 @@ from moldau.storage import timestamps
 from moldau.storage.aborted_transactions import find_aborted
 from moldau.storage.append_buffer import AppendBuffer
 from moldau.storage.batch_verifier import BatchVerifier
+from moldau.storage.compaction import CompactionJob, plan_compaction
 from moldau.storage.flush import FlushState
 from moldau.storage.leader_epochs import LeaderEpochs
 from moldau.storage.log_range import LogRange
@@ -18,6 +20,7 @@ from moldau.storage.producer_state import Producers
 from moldau.storage.scrub import SegmentIndexes
 from moldau.storage.segment import Segment
 from moldau.storage.segments import Segments, SegmentSlice
+from moldau.storage.settings import LogSettings
 from moldau.storage.tail_index import TailIndex
 from moldau.storage.transaction_index import AbortedTransaction
 from moldau.storage.transaction_replay import TransactionReplay, replay_transactions
@@ -28,6 +31,7 @@ class ReadableLog:
     """The read-only half of `Log`; log.py has the other half and sets the state."""
 
     folder: str
+    settings: LogSettings
     start_offset: int
     end_offset: int
     append_buffer: AppendBuffer
@@ -94,6 +98,21 @@ class ReadableLog:
         """Return what `read` finds as bytes; empty if there is nothing."""
         found = self.read(offset, max_bytes, until_offset=until_offset, at_least_one=at_least_one)
         return found.read() if found is not None else b""
+
+    def compaction_job(self, cleaned_offset: int, high_watermark: int, now_ms: int) -> CompactionJob | None:
+        """Return a compaction job, or None if the log is clean enough."""
+        if not self.settings.is_compacted:
+            return None
+        stable = self.last_stable_offset(high_watermark)
+        job = plan_compaction(
+            self.folder, self._segments.all, self.settings, self.start_offset, cleaned_offset, stable, now_ms
+        )
+        if job is None:
+            return None
+        # Only part of the last segment may be cleaned, but its index is rewritten completely.
+        bound = self._segments.bound_of(len(job.segments) - 1, self.end_offset)
+        aborted = self.aborted_transactions(self._segments.bases[0], bound)
+        return replace(job, last_of_producers=self.producers.last_offsets(), aborted=tuple(aborted))
 
     def renamed_to(self, folder: str) -> None:
         """The directory of this log has another name."""

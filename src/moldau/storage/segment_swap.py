@@ -14,17 +14,25 @@ The steps are renames in one directory, which file systems keep in order; no syn
 from moldau.model.ports import Disk
 from moldau.storage.batch_scan import CorruptBatch, iterate_headers
 from moldau.storage.names import CLEANED, LOG, SEGMENT_SUFFIXES, SWAP, offset_in, path_of
+from moldau.storage.renames import Renames
 from moldau.storage.segment import Segment
 
 
 def swap_in(disk: Disk, folder: str, base_offset: int, replaced: list[Segment]) -> list[str]:
-    """Replace segments by the cleaned one; returns the paths to unlink later."""
+    """Replace segments by the cleaned one; returns the paths to unlink later. On failure nothing changes, unless it is
+    `UndoFailed`."""
     suffixes = [each for each in SEGMENT_SUFFIXES if disk.exists(path_of(folder, base_offset, each + CLEANED))]
-    for suffix in suffixes:
-        disk.rename(path_of(folder, base_offset, suffix + CLEANED), path_of(folder, base_offset, suffix + SWAP))
-    paths = [path for segment in replaced for path in segment.mark_deleted()]
-    for suffix in suffixes:  # the log first: once it has its name, only renames remain
-        disk.rename(path_of(folder, base_offset, suffix + SWAP), path_of(folder, base_offset, suffix))
+    renames = Renames(disk)
+    try:
+        for suffix in suffixes:
+            renames.rename(path_of(folder, base_offset, suffix + CLEANED), path_of(folder, base_offset, suffix + SWAP))
+        paths = [path for segment in replaced for path in renames.mark_deleted(segment)]
+        for suffix in suffixes:  # the log first: once it has its name, only renames remain
+            renames.rename(path_of(folder, base_offset, suffix + SWAP), path_of(folder, base_offset, suffix))
+    except OSError as error:
+        raise renames.undo(error) from error
+    for segment in replaced:
+        segment.close()
     return paths
 
 

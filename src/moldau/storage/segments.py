@@ -10,6 +10,7 @@ from moldau.storage.batch_scan import iterate_headers
 from moldau.storage.log_range import FileRange, LogRange
 from moldau.storage.names import SEGMENT_SUFFIXES
 from moldau.storage.open_segments import OpenSegments
+from moldau.storage.renames import Renames
 from moldau.storage.segment import Segment
 from moldau.storage.segment_swap import cleaned_paths, swap_in
 from moldau.storage.settings import LogSettings
@@ -178,9 +179,7 @@ class Segments:
         """Replace all segments by a new one."""
         created_ms = self.active.created_ms
         if not self.bases or base_offset <= self.bases[-1]:
-            while self.all:
-                self.remove_last()
-            self.begin(base_offset, settings, created_ms)
+            self._start_over(base_offset, settings, created_ms)
             return
         # The new one first: on failure the log still exists. A crash before the others are removed deletes it again,
         # because it is empty and does not follow them.
@@ -188,6 +187,21 @@ class Segments:
         with suppress(OSError):  # remaining files lie below the log start and are deleted by the next retention run
             while len(self.all) > 1:
                 self._unlink(self.remove_first())
+
+    def _start_over(self, base_offset: int, settings: LogSettings, created_ms: int) -> None:
+        """The new segment may have the name of an old one. On failure nothing changes, unless it is `UndoFailed`."""
+        old, bases, renames = self.all, self.bases, Renames(self._disk)
+        self.layout_changes += 1
+        try:
+            paths = [path for segment in reversed(old) for path in renames.mark_deleted(segment)]
+            self.all, self.bases = [], []
+            self.begin(base_offset, settings, created_ms)
+        except OSError as error:
+            self.all, self.bases = old, bases
+            raise renames.undo(error) from error
+        for segment in old:
+            segment.close()
+        self._unlink(paths)
 
     def truncate_to(self, offset: int, settings: LogSettings) -> int:
         """Truncate every batch that ends at `offset` or later; return the new end offset."""

@@ -248,7 +248,11 @@ class LogStore:
         """Flush created and deleted directories. A no-op if there were none."""
         if self._has_renamed:
             self._has_renamed = False
-            await self._executor.run(self._folder.sync)
+            try:
+                await self._executor.run(self._folder.sync)
+            except OSError:
+                self._has_renamed = True
+                raise
 
     async def write_checkpoint(self, name: str, collect: Callable[[], Mapping[TopicPartition, int]]) -> None:
         """In the executor, because it flushes; one at a time, never with older values than the last."""

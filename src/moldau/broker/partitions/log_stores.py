@@ -20,6 +20,7 @@ from moldau.broker.runtime.log_dirs import LogDirs, path_of
 from moldau.machines.metadata.image import MetadataImage
 from moldau.model.errors import StorageFailed
 from moldau.model.ids import NO_DIRECTORY, UNASSIGNED_DIRECTORY, TopicId, TopicPartition
+from moldau.storage.files import SyncFailed
 from moldau.storage.log import Log
 from moldau.storage.log_dir import encode_id
 from moldau.storage.settings import LogSettings
@@ -188,11 +189,13 @@ class LogStores:
             each.sweep(image, node_id, kept)
 
     async def sync(self) -> None:
-        """Flush created and deleted directories."""
+        """Flush created and deleted directories. Without a free descriptor the next call does so."""
         for each in self.by_path.values():
             try:
                 await each.sync()
             except OSError as error:
+                logger.warning("%s: syncing the log dir failed, will retry: %s", each.path, error)
+            except SyncFailed as error:
                 if not self._is_dispensable(each):
                     raise
                 logger.debug("%s not synced: %s", each.path, error)

@@ -236,6 +236,16 @@ class Partitions:
         await self._flusher.finish(partition)
         self._store.close_damaged(partition, damage.offset)
 
+    async def _close_for_reopening(self, partition: Partition) -> None:
+        """The files of the log are not as it knows them: open it again, as after a crash."""
+        logger.error("%s is offline: its files could not be replaced, it is opened again", partition.name)
+        del self._partitions[partition.name]
+        self._roles.remove(partition)
+        partition.close()
+        await self._flusher.finish(partition)
+        self._store.close_damaged(partition, partition.log.end_offset)
+        self._unopened[partition.name] = "its files could not be replaced"
+
     async def _retry_corrupt(self, image: MetadataImage) -> None:
         """Corrupt replicas may be replaceable by now: fetch them again."""
         for name, index in list(self._corrupt):
@@ -349,8 +359,11 @@ class Partitions:
             self._when_opened = None
 
     async def open_rest(self) -> None:
-        """Retry the logs that the disk did not allow to open."""
+        """Retry the logs that the disk did not allow to open, and what was not synced."""
+        for partition in [each for each in self._partitions.values() if each.log.must_be_reopened]:
+            await self._close_for_reopening(partition)
         await self._open_rest()
+        await self._store.sync()
         self._notify_if_opened()
 
     async def _open_rest(self) -> None:
