@@ -7,18 +7,20 @@ log first, range by range (condensed_log.py), so that the event loop only reads 
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, Generic, Protocol, TypeVar
 
 from moldau.broker.coordinators.condensed_log import Condensed, CondensingJob, condense
 from moldau.broker.coordinators.key_compaction import NewestValues
 from moldau.broker.drivers.time_slices import Slices
 from moldau.broker.partitions.partition import Partition
-from moldau.model.errors import NotLeaderOrFollower
+from moldau.model.errors import CorruptMessage, NotLeaderOrFollower, StorageFailed
 from moldau.model.ports import Clock, Executor
 from moldau.model.units import MiB
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
 from moldau.records.header import read_header
+from moldau.storage.corrupt_range import unreadable_from
 from moldau.storage.log_range import LogRange
 
 logger = logging.getLogger(__name__)
@@ -134,19 +136,32 @@ class PartitionLog(Generic[Record]):
                     log.layout_version,
                 )
             log_range = log.log_range(offset, RANGE_BYTES) if is_condensed else None
-            if log_range is not None and log_range.size_bytes >= self._condensed_from_bytes:
-                condensed = await self._condense(log_range)
-                if condensed is not None:
-                    await self._read_batches(condensed.batches, newest)
-                    offset = condensed.next_offset
+            with self._giving_up_if_corrupt(offset):
+                if log_range is not None and log_range.size_bytes >= self._condensed_from_bytes:
+                    condensed = await self._condense(log_range)
+                    if condensed is not None:
+                        await self._read_batches(condensed.batches, newest)
+                        offset = condensed.next_offset
+                    else:
+                        is_condensed = layout_version != log.layout_version
+                elif (found := log.read(offset, self._read_bytes)) is not None:
+                    offset = await self._read_batches(await self._executor.run(found.read), newest)
                 else:
-                    is_condensed = layout_version != log.layout_version
-            elif (found := log.read(offset, self._read_bytes)) is not None:
-                offset = await self._read_batches(await self._executor.run(found.read), newest)
-            else:
-                break
+                    break
             yield ()  # so that the driver checks its leadership
         yield self._decode(newest)
+
+    @contextmanager
+    def _giving_up_if_corrupt(self, offset: int) -> Iterator[None]:
+        """A corrupt log cannot be loaded. If there are other replicas, give up this one from `offset` on: another one
+        leads and becomes the coordinator, and this one is fetched again."""
+        partition = self._partition
+        try:
+            yield
+        except (CorruptMessage, StorageFailed) as error:
+            if partition.role.is_leader and not partition.role.leads_alone:
+                partition.corruption.mark(unreadable_from(offset, error))
+            raise
 
     async def _condense(self, log_range: LogRange) -> Condensed | None:
         """None on failure: then the log is read here, which reports the error."""

@@ -22,19 +22,25 @@ class UncompactedLog(PartitionLog[Record]):
     async def replay(self) -> AsyncGenerator[Iterable[tuple[int, Record]], None]:
         log = self._partition.log
         offset = log.start_offset
-        while (found := log.read(offset, self._read_bytes)) is not None:
-            batches = memoryview(await self._executor.run(found.read))
-            position, next_offset = 0, offset
-            records: list[Iterator[tuple[int, Record]]] = []
-            while position < len(batches):
-                header = read_header(batches[position:])
-                batch = batches[position : position + header.size_bytes]
-                if len(batch) < header.size_bytes or crc32c(batch[CHECKED_POSITION:]) != header.crc:
-                    raise CorruptMessage(f"{self._partition.name}: the batch at offset {header.base_offset} is corrupt")
-                records.append(self._records(batch))
-                position, next_offset = position + header.size_bytes, header.last_offset + 1
-            yield (each for of_batch in records for each in of_batch)
-            offset = next_offset
+        while True:
+            with self._giving_up_if_corrupt(offset):
+                found = log.read(offset, self._read_bytes)
+                if found is None:
+                    return
+                batches, offset = self._checked(memoryview(await self._executor.run(found.read)), offset)
+            yield (each for batch in batches for each in self._records(batch))
+
+    def _checked(self, chunk: memoryview, offset: int) -> tuple[list[memoryview], int]:
+        """Split a chunk into batches; also return the offset after them."""
+        batches, position = [], 0
+        while position < len(chunk):
+            header = read_header(chunk[position:])
+            batch = chunk[position : position + header.size_bytes]
+            if len(batch) < header.size_bytes or crc32c(batch[CHECKED_POSITION:]) != header.crc:
+                raise CorruptMessage(f"{self._partition.name}: the batch at offset {header.base_offset} is corrupt")
+            batches.append(batch)
+            position, offset = position + header.size_bytes, header.last_offset + 1
+        return batches, offset
 
     def _records(self, batch: memoryview) -> Iterator[tuple[int, Record]]:
         for offset, _, key, value, _ in iterate_records(batch):

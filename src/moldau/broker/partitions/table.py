@@ -362,8 +362,8 @@ class Partitions:
         """Retry the logs that the disk did not allow to open, and what was not synced."""
         for partition in [each for each in self._partitions.values() if each.log.must_be_reopened]:
             await self._close_for_reopening(partition)
-        await self._open_rest()
         await self._store.sync()
+        await self._open_rest()
         self._notify_if_opened()
 
     async def _open_rest(self) -> None:
