@@ -7,7 +7,8 @@ import pytest
 
 from moldau.cli.bench.rounds import Round
 from moldau.cli.errors import CommandError
-from moldau_dev.bench.spark.archive import ARCHIVE, rounds_of
+from moldau_dev.bench.spark.archive import ARCHIVE, LAKE, rounds_of
+from moldau_dev.bench.spark.avro_decoding import COLUMNS, LOOP, avro_subjects
 from moldau_dev.bench.spark.reads import CEILING, READ
 from moldau_dev.bench.spark.records import Records
 from moldau_dev.bench.spark.streams import BATCHES, FLOOR, NOOP, SINK, of_batches
@@ -39,16 +40,24 @@ def test_each_target_is_judged_by_the_median_of_its_rounds() -> None:
     measured = {
         READ: rounds(1.0, 2.0, 3.0),
         CEILING: rounds(1.0, 1.0, 1.0),
-        SINK: rounds(1.2, 1.3),
-        NOOP: rounds(1.0, 1.0),
+        SINK: rounds(1.1, 1.2),
+        FLOOR: rounds(1.0, 1.0),
+        COLUMNS: rounds(0.3, 0.4),
+        LOOP: rounds(1.0, 1.0),
         ARCHIVE: rounds(0.9, 0.8),
+        LAKE: rounds(1.1, 1.2),
     }
-    assert [each.is_met for each in spark_verdicts(measured)] == [False, True, True]
+    assert [each.is_met for each in spark_verdicts(measured)] == [False, True, False, False, True]
+
+
+def test_avro_values_are_decoded_both_ways() -> None:
+    decoded = {name: measure() for name, measure in avro_subjects().items()}
+    assert decoded[COLUMNS].records == decoded[LOOP].records == 100_000
 
 
 def test_floor_of_a_python_sink_is_given() -> None:
     measured = {SINK: [Round(2, 6.0)], NOOP: [Round(2, 2.0)], FLOOR: [Round(2, 3.0)]}
-    assert [each.median for each in spark_floors(measured).values()] == [1.5, 2.0]
+    assert [each.median for each in spark_floors(measured).values()] == [1.5, 3.0]
     assert spark_floors({SINK: measured[SINK], NOOP: measured[NOOP]}) == {}
 
 
