@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from moldau.cli import pipeline_activity, pipeline_lake
+from moldau.cli import pipeline_activity, pipeline_lake, pipeline_quality
 from moldau.cli import pipeline_options as given
 from moldau.cli.connection_options import Connection
 from moldau.cli.option_groups import expand_option_groups
@@ -26,7 +26,7 @@ class Jobs(TyperGroup):
 
 
 app = typer.Typer(cls=Jobs, no_args_is_help=True, help="Run a job, or FILE.py with a function transform(frame).")
-for each in (pipeline_activity.activity, pipeline_lake.lake, transform, aggregate, dedupe):
+for each in (pipeline_activity.activity, pipeline_lake.lake, pipeline_quality.check, transform, aggregate, dedupe):
     app.command()(each)
 
 

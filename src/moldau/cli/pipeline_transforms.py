@@ -96,7 +96,7 @@ def transform(
             job="transform",
             topics=topic,
             to=to,
-            steps=_steps(sql, python, step or []),
+            steps=steps_of(sql, python, step or []),
             sink_options={"includeTimestamp": "true"} | ({"deadLetterTopic": dead_letters} if dead_letters else {}),
         )
     job.run(reading, running, connection)
@@ -247,7 +247,7 @@ def _figures(requested: Mapping[str, Fields], *, count: bool) -> "list[Figure]":
     return [Figure("count"), *figures] if count or not figures else figures
 
 
-def _steps(sql: Path | None, python: str | None, files: list[str]) -> "list[Step]":
+def steps_of(sql: Path | None, python: str | None, files: list[str] | None = None) -> "list[Step]":
     from moldau.pipelines.flow import SqlStep
 
     chosen = [*(["--sql"] if sql else []), *(["--python"] if python else []), *(["--step"] if files else [])]

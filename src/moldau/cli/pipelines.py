@@ -1,11 +1,11 @@
-"""`moldau pipeline`: list, run, status, stop, maintain."""
+"""`moldau pipeline`: list, run, status, stop, maintain, replay-dead."""
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from moldau.cli import pipeline_jobs, pipeline_lake
+from moldau.cli import pipeline_jobs, pipeline_lake, pipeline_quality
 from moldau.cli.errors import CommandError
 from moldau.cli.options import Json
 from moldau.cli.output import note, show_json, show_table
@@ -18,6 +18,7 @@ JOBS: Final = {
     "activity": "raw events → validated, deduplicated, counted, sessionised → topics, Parquet, a report",
     "archive": "topic → Parquet files, each record exactly once, with all that restore needs",
     "lake": "topic → Delta, Iceberg or Parquet table, each record exactly once, or the latest of each key",
+    "check": "topic → dead letters for records that violate rules, another topic for the others; a report",
     "restore": "archive → topic, up to a point in time; translates group offsets, verifies checksums",
     "transform": "topics → topic, exactly once, through SQL or a Python function if given",
     "aggregate": "topics → topic, exactly once: counts, sums and more by time window and fields",
@@ -29,6 +30,7 @@ app = typer.Typer(help="Run Spark jobs on topics and files.", no_args_is_help=Tr
 app.add_typer(pipeline_jobs.app, name="run")
 
 app.command()(pipeline_lake.maintain)
+app.command("replay-dead")(pipeline_quality.replay_dead)
 
 OneName = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, Self
 
+VIOLATIONS: Final = "violations"  # observed metrics of rules, by the rule's name
 OBSERVED_ROWS: Final = "rows"  # metric that a query observes if Spark cannot count its rows
 
 
@@ -26,6 +27,7 @@ class Progress:
     late: int = 0
     late_total: int = 0
     part: str = ""
+    violations: Mapping[str, int] = field(default_factory=dict)  # of rules, in total
 
     @property
     def lag_total(self) -> int:
@@ -38,6 +40,7 @@ class Progress:
             f"batch {self.batch} · {self.rows:,} rows · {self.rows_per_s:,.0f} rows/s · "
             f"lag {self.lag_total:,} · {self.batch_ms / 1000:.1f} s · {self.rows_total:,} in all"
             + (f" · {self.late_total:,} too late" if self.late_total else "")
+            + (f" · {sum(self.violations.values()):,} violations" if self.violations else "")
         )
 
     def shape(self) -> dict[str, Any]:
@@ -58,7 +61,13 @@ def together(parts: Sequence[Progress]) -> Progress:
     return replace(parts[0], part="", lag=lag, at_ms=at_ms)
 
 
-def progress_of(event: Mapping[str, Any], rows_before: int, late_before: int = 0, part: str = "") -> Progress:
+def progress_of(
+    event: Mapping[str, Any],
+    rows_before: int,
+    late_before: int = 0,
+    part: str = "",
+    violations_before: Mapping[str, int] | None = None,
+) -> Progress:
     """Parse Spark's StreamingQueryProgress. `rows_before` is the total of earlier batches."""
     counted, late = int(event.get("numInputRows") or 0), _late(event.get("stateOperators") or ())
     rows, rate = _observed(event, counted), event.get("processedRowsPerSecond")
@@ -73,7 +82,14 @@ def progress_of(event: Mapping[str, Any], rows_before: int, late_before: int = 0
         late=late,
         late_total=late_before + late,
         part=part,
+        violations=_violations(event, violations_before or {}),
     )
+
+
+def _violations(event: Mapping[str, Any], before: Mapping[str, int]) -> dict[str, int]:
+    """Return the violations of each rule in all batches."""
+    found = (event.get("observedMetrics") or {}).get(VIOLATIONS) or {}
+    return {name: before.get(name, 0) + int(found.get(name) or 0) for name in {**before, **found}}
 
 
 def _observed(event: Mapping[str, Any], counted: int) -> int:
@@ -121,6 +137,7 @@ def prometheus_text(name: str, parts: Sequence[Progress], *, is_running: bool) -
             "Rows dropped behind the watermark",
             {at: of.late_total for at, of in each.items()},
         ),
+        *_metric("rule_violations_total", "counter", "Violations of a rule", _violation_samples(each)),
         *_metric(
             "rows_per_second",
             "gauge",
@@ -138,6 +155,11 @@ def prometheus_text(name: str, parts: Sequence[Progress], *, is_running: bool) -
 
 def _labels(pipeline: str, progress: Progress) -> str:
     return f'{pipeline},part="{_escaped(progress.part)}"' if progress.part else pipeline
+
+
+def _violation_samples(parts: Mapping[str, Progress]) -> dict[str, float]:
+    counted = [(labels, *pair) for labels, progress in parts.items() for pair in progress.violations.items()]
+    return {f'{labels},rule="{_escaped(rule)}"': count for labels, rule, count in counted}
 
 
 def _lag_samples(parts: Mapping[str, Progress]) -> dict[str, float]:

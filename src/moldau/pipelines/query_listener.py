@@ -74,7 +74,8 @@ class FolderListener(StreamingQueryListener):
             self._noted[part] = (batch, at)
             before = self._parts.get(part)
             rows_before, late_before = (before.rows_total, before.late_total) if before is not None else (0, 0)
-            progress = self._parts[part] = progress_of(event, rows_before, late_before, part)
+            violations = {} if before is None else before.violations
+            progress = self._parts[part] = progress_of(event, rows_before, late_before, part, violations)
             ordered = [*self._order, *(each for each in self._parts if each not in self._order)]
             self._folder.note_progress(*(self._parts[each] for each in ordered if each in self._parts))
             self._on_progress(progress)

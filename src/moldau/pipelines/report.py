@@ -82,21 +82,27 @@ def report_html(report: Report) -> str:
         f"<h1>{text(report.title)}</h1>",
         f'<p class="quiet">{_when(report)}</p>',
         _figures(report),
-        _section(f"Events per {text(report.step)}", _over_time(report)),
+        section(f"Events per {text(report.step)}", _over_time(report)),
         _pair(
-            _section("Kinds", ranking(report.by_kind, report.events)),
-            _section("Pages", ranking(report.pages, report.events)),
+            section("Kinds", ranking(report.by_kind, report.events)),
+            section("Pages", ranking(report.pages, report.events)),
         ),
-        _section("Partitions of the raw topic", _partitions(report)),
+        section("Partitions of the raw topic", _partitions(report)),
         _pair(
-            _section("Keys with the most records", _hot_keys(report)),
-            _section("Lengths of sessions", ranking(report.session_lengths, report.sessions)),
+            section("Keys with the most records", _hot_keys(report)),
+            section("Lengths of sessions", ranking(report.session_lengths, report.sessions)),
         ),
-        _section("Dead letters, by reason", ranking(report.dead_letters, report.dead_letter_count)),
+        section("Dead letters, by reason", ranking(report.dead_letters, report.dead_letter_count)),
     ]
-    reload = f'<meta http-equiv="refresh" content="{LIVE_RELOAD_S}">' if report.is_live else ""
+    reload = LIVE_RELOAD_S if report.is_live else None
+    return page_of(report.title, parts, reload)
+
+
+def page_of(title: str, parts: Sequence[str], reload_s: int | None = None) -> str:
+    """Return a self-contained page in the style of all reports."""
+    reload = f'<meta http-equiv="refresh" content="{reload_s}">' if reload_s else ""
     head = f'<meta charset="utf-8">{reload}<meta name="viewport" content="width=device-width">'
-    head += f"<title>{text(report.title)}</title><style>{_STYLE}</style>"
+    head += f"<title>{text(title)}</title><style>{_STYLE}</style>"
     return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n' + "\n".join(parts) + "\n</body></html>\n"
 
 
@@ -143,7 +149,8 @@ def _hot_keys(report: Report) -> str:
     return said + ranking(report.keys, report.events, lambda each: each in hot)
 
 
-def _section(title: str, content: str) -> str:
+def section(title: str, content: str) -> str:
+    """Return a section of a report."""
     return f"<section><h2>{title}</h2>\n{content}</section>"
 
 
