@@ -8,7 +8,7 @@ import pytest
 from moldau.cli.bench.rounds import Round
 from moldau.cli.errors import CommandError
 from moldau_dev.bench.spark.archive import ARCHIVE, LAKE, rounds_of
-from moldau_dev.bench.spark.avro_decoding import COLUMNS, LOOP, avro_subjects
+from moldau_dev.bench.spark.avro_batches import COLUMNS, LOOP, avro_subjects
 from moldau_dev.bench.spark.reads import CEILING, READ
 from moldau_dev.bench.spark.records import Records
 from moldau_dev.bench.spark.streams import BATCHES, FLOOR, NOOP, SINK, of_batches

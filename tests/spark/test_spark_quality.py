@@ -27,7 +27,7 @@ BAD: list[tuple[Any, str]] = [
     ({"id": 3, "price": 101, "page": "x"}, "price range; page begins with a slash"),
     ({"id": 4, "kind": "sell"}, "kind one_of"),
     ({"id": 5, "user": "bob"}, "user exists_in"),
-    ({"id": 6, "user": "nobody"}, "user exists_in"),
+    ({"id": 6, "user": "carl"}, "user exists_in"),
     ([1], "not a JSON object"),
 ]
 

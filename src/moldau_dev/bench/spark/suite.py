@@ -14,7 +14,7 @@ from moldau.cli.bench.statistics import Spread, ratios, spread
 from moldau.cli.bench.targets import Measured, Verdict
 from moldau.cli.errors import CommandError
 from moldau_dev.bench.spark.archive import ARCHIVE, LAKE, archive_rounds
-from moldau_dev.bench.spark.avro_decoding import COLUMNS, LOOP, avro_subjects
+from moldau_dev.bench.spark.avro_batches import COLUMNS, LOOP, avro_subjects
 from moldau_dev.bench.spark.reads import CEILING, READ, reads
 from moldau_dev.bench.spark.records import Records, filled
 from moldau_dev.bench.spark.streams import FLOOR, NOOP, SINK, streams
