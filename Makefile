@@ -175,6 +175,10 @@ bench-growth: $(DEV_STAMP) ## what a request costs beside 10 to 10,000 partition
 bench-spark: $(SPARK_STAMP) ## broker and Spark together: reads, exactly-once writes, an archive; needs java 17
 	$(BIN)/python -m moldau_dev.bench spark $(addprefix --official ,$(lastword $(wildcard extra/spark/target/connector-*)))
 
+.PHONY: bench-gateway
+bench-gateway: $(DEV_STAMP) ## CPU and requests/s of the REST gateway; OTHER=src of another checkout, in interleaved rounds
+	$(BIN)/python extra/gateway/bench_gateway.py $(if $(OTHER),other=$(OTHER))
+
 .PHONY: docs
 docs: $(DEV_STAMP) ## regenerate the generated pages
 	$(BIN)/python tools/promises.py

@@ -227,6 +227,7 @@ def test_batch_of_one_partition_fails_without_the_others(gateway: Gateway) -> No
         ({"records": [{"value": 1, "partition": 3}]}, "has no partition 3"),
         ({"records": [{"value": 1}], "acks": "2"}, "acks"),
         (b'{"records": [{"value": NaN}]}', "number"),
+        (b'{"records": [{"value": [1e999]}]}', "number"),
         (b'{"records": [', "JSON"),
         (b"[" * 100_000, "JSON"),
     ],

@@ -80,8 +80,21 @@ class ConsoleError(Exception):
         self.status, self.code, self.headers = status, code, dict(headers or {})
 
 
+EXPECTED: Final = (
+    ConsoleError,
+    SchemaRequestFailed,
+    KafkaError,
+    ConnectionError,
+    TimeoutError,
+    OSError,
+    RequestValidationError,
+)
+
+
 def error_response(error: Exception) -> JSONResponse:
-    """Return the response of an error that `is_expected`."""
+    """Return the response of one of the `EXPECTED` errors."""
+    if isinstance(error, RequestValidationError):
+        return JSONResponse({"error": "invalid_request", "message": _validation_text(error.errors())}, 422)
     status, code = status_and_code(error)
     message = error.message if isinstance(error, KafkaError) else str(error) or type(error).__name__
     headers = dict(RETRY_AFTER) if status in (429, UNAVAILABLE) else {}
@@ -112,17 +125,12 @@ def add_error_handlers(app: FastAPI) -> None:
     def respond(_: Request, error: Exception) -> JSONResponse:
         return error_response(error)
 
-    def reject(_: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, RequestValidationError)
-        return JSONResponse({"error": "invalid_request", "message": _validation_text(error.errors())}, 422)
-
     def fail(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
         return JSONResponse({"error": f"http_{error.status_code}", "message": str(error.detail)}, error.status_code)
 
-    for kind in (ConsoleError, SchemaRequestFailed, KafkaError, ConnectionError, TimeoutError, OSError):
+    for kind in EXPECTED:
         app.add_exception_handler(kind, respond)
-    app.add_exception_handler(RequestValidationError, reject)
     app.add_exception_handler(HTTPException, fail)
 
 

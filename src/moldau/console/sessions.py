@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from moldau.client.async_client import AsyncClient
+from moldau.client.merged_batches import MergedBatches
 from moldau.console.errors import ConsoleError
 from moldau.console.schema_values import SchemaValues
 from moldau.console.settings import Connect, ConsoleSettings
@@ -34,6 +35,7 @@ class Session:
     topics: TopicIndex
     csrf_token: str
     values: SchemaValues
+    batches: MergedBatches
     user: str | None = None
     last_used_ms: float = 0.0
     tails: int = 0
@@ -111,7 +113,8 @@ class Sessions:
 
     def _open(self, client: AsyncClient, user: str | None) -> Session:
         values = SchemaValues(self.schemas, client, user, self.clock)
-        return Session(client, TopicIndex(client, self.clock), self._new_token(), values, user)
+        batches = MergedBatches(client, self.clock)
+        return Session(client, TopicIndex(client, self.clock), self._new_token(), values, batches, user)
 
     def _new_token(self) -> str:
         return self.random.randbytes(TOKEN_BYTES).hex()

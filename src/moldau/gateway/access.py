@@ -82,6 +82,11 @@ async def _reader(request: Request) -> Caller:
     return await logins.find(request.headers.get("authorization", ""))
 
 
+async def authorized_writer(request: Request) -> Caller:
+    """Return the sender of a request that may change something."""
+    return await _writer(request, await _reader(request))
+
+
 async def _writer(request: Request, caller: Annotated[Caller, Depends(_reader)]) -> Caller:
     logins: Logins = request.app.state.logins
     if logins.sessions.settings.is_read_only:

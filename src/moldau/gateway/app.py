@@ -10,9 +10,10 @@ from moldau.gateway.admission import Admission
 from moldau.gateway.idempotency import IdempotencyWindow
 from moldau.gateway.openapi import openapi_routes
 from moldau.gateway.routes import cluster, groups, produce, records, topics
+from moldau.gateway.routes.produce import ProduceRequests
 
 PREFIX: Final = "/v1"
-ROUTES: Final = (produce, records, topics, groups, cluster)
+ROUTES: Final = (records, topics, groups, cluster)
 
 
 class ErrorResponse(BaseModel):
@@ -28,8 +29,12 @@ def add_gateway(app: FastAPI) -> None:
     app.state.admission = Admission()
     app.state.idempotency = IdempotencyWindow()
     error = {"model": ErrorResponse, "description": "An error, with a code and what to do about it"}
-    router = APIRouter(prefix=PREFIX, responses={"default": error, 422: error})
+    served = APIRouter(prefix=PREFIX, responses={"default": error, 422: error})
+    described = APIRouter(prefix=PREFIX, responses={"default": error, 422: error})
+    described.include_router(produce.router)
     for each in ROUTES:
-        router.include_router(each.router)
-    router.include_router(openapi_routes(PREFIX, router))
-    app.include_router(router)
+        served.include_router(each.router)
+        described.include_router(each.router)
+    served.include_router(openapi_routes(PREFIX, described))
+    app.include_router(served)
+    app.add_middleware(ProduceRequests)

@@ -10,7 +10,7 @@ from fastapi.openapi.utils import get_openapi
 from starlette.responses import HTMLResponse, JSONResponse
 
 from moldau import __version__
-from moldau.gateway.routes.produce import ProduceBody
+from moldau.gateway.produce_body import ProduceBody
 
 REFERENCES = "#/components/schemas/{model}"
 

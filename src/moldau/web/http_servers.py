@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from moldau.model.ids import Address
 
@@ -23,6 +24,7 @@ CONNECTIONS_MAX: Final = 1_000  # per server; more get 503
 BACKLOG: Final = 256
 KEEP_ALIVE_S: Final = 75  # browsers and clients reuse connections; most proxies close theirs after 60 s
 HEADER_BYTES_MAX: Final = 64 * 1024
+CHUNK_OVERHEAD_MAX: Final = 8  # bytes of framing for each byte of a chunked body
 
 Stop = Callable[[], None]
 
@@ -39,6 +41,29 @@ class HttpServer:
 
 class CannotListen(Exception):
     """An address cannot be bound; the message names it."""
+
+
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """Limits what a request may have besides its body: its head, the framing of chunks, and trailers.
+
+    httptools is several times faster than h11, and has no limits.
+    """
+
+    _surplus_bytes = 0
+
+    def on_message_begin(self) -> None:
+        self._surplus_bytes = 0
+        super().on_message_begin()
+
+    def on_body(self, body: bytes) -> None:
+        self._surplus_bytes -= (1 + CHUNK_OVERHEAD_MAX) * len(body)
+        super().on_body(body)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._surplus_bytes += len(data)
+        if self._surplus_bytes > HEADER_BYTES_MAX and not self.transport.is_closing():
+            self.send_400_response("The head of the request is too large.")
 
 
 class _Server(uvicorn.Server):
@@ -86,6 +111,7 @@ def _bind(address: Address) -> socket.socket:
 def _config(server: HttpServer) -> uvicorn.Config:
     config = uvicorn.Config(
         server.app,
+        http=BoundedHttpProtocol,
         lifespan="on",
         log_config=None,
         log_level="warning",
@@ -97,7 +123,6 @@ def _config(server: HttpServer) -> uvicorn.Config:
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=SHUTDOWN_S_MAX,
-        h11_max_incomplete_event_size=HEADER_BYTES_MAX,
     )
     config.load()
     config.ssl = server.tls  # its settings could only name files
