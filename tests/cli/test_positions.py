@@ -6,6 +6,7 @@ import pytest
 
 from moldau.cli.errors import CommandError
 from moldau.cli.positions import parse_position
+from moldau.client import positions
 from moldau.client.positions import AtEnd, AtOffset, AtStart, AtTime, BeforeEnd, Position
 
 pytestmark = pytest.mark.proves("C4", part="ListOffsets")
@@ -37,3 +38,13 @@ def test_invalid_position_is_rejected_with_examples(text: str) -> None:
     with pytest.raises(CommandError, match="2026-01-01") as rejected:
         parse_position(text, "--from")
     assert rejected.value.exit_code == 2
+
+
+def test_time_may_be_relative_to_now() -> None:
+    now_ms = 1_700_000_000_000
+    for text, ago_ms in (("@-90m", 5_400_000), ("@-1h", 3_600_000), ("@-7d", 604_800_000), ("@-0s", 0)):
+        assert positions.parse_position(text, now_ms) == AtTime(now_ms - ago_ms)
+    assert positions.parse_position("@-999999d", now_ms) == AtTime(0)
+    for text in ("@-1", "@-1w", "@-h", "@--1h"):
+        with pytest.raises(ValueError, match="is not a time"):
+            positions.parse_position(text, now_ms)

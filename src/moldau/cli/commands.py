@@ -34,5 +34,6 @@ COMMANDS: Final[dict[str, str]] = {
     "bench": "moldau.cli.bench.command:app",
     "debug": "moldau.cli.debug:app",
     "self-test": "moldau.cli.self_test:app",
+    "plan": "moldau.cli.plan:app",
     "version": "moldau.cli.version:app",
 }

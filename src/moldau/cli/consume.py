@@ -25,7 +25,7 @@ def consume(
     topic: Annotated[str, typer.Argument(show_default=False, autocompletion=complete_topics)],
     start: Annotated[
         str,
-        typer.Option("--from", "-f", metavar="WHERE", help="start, end, -10, @2026-01-01T00:00:00 or an offset."),
+        typer.Option("--from", "-f", metavar="WHERE", help="start, end, -10, @2026-01-01T00:00:00, @-1h or an offset."),
     ] = "start",
     until: Annotated[
         str | None,

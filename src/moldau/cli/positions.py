@@ -7,11 +7,12 @@ from moldau.client import positions
 from moldau.client.positions import AtOffset, AtStart, Extent, ListsOffsets, Position, resolve
 from moldau.client.types import Isolation
 from moldau.model.ids import TopicPartition
+from moldau.node.ports.clock import SystemClock
 
 
 def parse_position(text: str, option: str) -> Position:
     try:
-        return positions.parse_position(text)
+        return positions.parse_position(text, SystemClock().wall_ms())
     except ValueError as error:
         raise usage_error(f"{option} {error}") from None
 

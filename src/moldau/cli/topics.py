@@ -150,6 +150,30 @@ def delete(
     _report(outcomes, "deleted", json, ("UNKNOWN_TOPIC_OR_PARTITION",) if if_exists else ())
 
 
+@app.command()
+def trim(
+    topic: Annotated[str, typer.Argument(show_default=False, autocompletion=complete_topics)],
+    before: Annotated[
+        str,
+        typer.Option("--before", metavar="WHERE", show_default=False, help="end, -10, @2026-01-01, @-7d, an offset."),
+    ],
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", "-p", min=0, help="Of this partition only; may be repeated.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Skip the prompt.")] = False,
+    bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    json: Json = False,
+) -> None:
+    """Delete the oldest records of a topic, up to a position. Consumers continue behind them."""
+    from moldau.cli.interrupts import run_async
+    from moldau.cli.positions import parse_position
+    from moldau.cli.topic_trim import trim_topic
+
+    position = parse_position(before, "--before")
+    run_async(trim_topic(bootstrap_servers, topic, position, partition, dry_run=dry_run, yes=yes, json=json))
+
+
 def _report(outcomes: "Sequence[TopicOutcome]", done: str, json: bool, tolerated: Sequence[str]) -> None:
     failed = [each for each in outcomes if each.error is not None and each.error.code.name not in tolerated]
     if json:

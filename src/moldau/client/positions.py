@@ -1,5 +1,6 @@
-"""Positions in a log, as users write them: `start`, `end`, `-10`, `@2026-01-01T00:00:00`, `42`."""
+"""Positions in a log, as users write them: `start`, `end`, `-10`, `@2026-01-01T00:00:00`, `@-1h`, `42`."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -8,9 +9,12 @@ from typing import Final, Protocol
 from moldau.client.types import EARLIEST, LATEST, Isolation, OffsetResult
 from moldau.model.ids import TopicPartition
 from moldau.model.settings import shorten
+from moldau.model.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 
 TIME_MS_MAX: Final = 2**63 - 1
-FORMS: Final = "start, end, -10 (ten before the end), @2026-01-01T00:00:00 (a time), or an offset"
+FORMS: Final = "start, end, -10 (ten before the end), @2026-01-01T00:00:00 (a time), @-1h (an hour ago), or an offset"
+AGO: Final = re.compile(r"-([0-9]{1,12})([smhd])")
+UNITS_MS: Final = {"s": SECOND_MS, "m": MINUTE_MS, "h": HOUR_MS, "d": DAY_MS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +51,18 @@ class AtOffset:
 Position = AtStart | AtEnd | BeforeEnd | AtTime | AtOffset
 
 
-def parse_position(text: str) -> Position:
-    """Parse a position; `ValueError` with a message for people if it is none."""
+def parse_position(text: str, now_ms: int) -> Position:
+    """Parse a position; `now_ms` is for times that are relative to it.
+
+    Raises `ValueError` with a message for people if it is none.
+    """
     name = text.strip()
     if name in ("start", "beginning", "earliest"):
         return AtStart()
     if name in ("end", "latest"):
         return AtEnd()
     if name.startswith("@"):
-        return AtTime(_parse_time(name[1:]))
+        return AtTime(_parse_time(name[1:], now_ms))
     if name.startswith("-") and name[1:].isdecimal():
         return BeforeEnd(int(name[1:]))
     if name.isdecimal():
@@ -63,9 +70,13 @@ def parse_position(text: str) -> Position:
     raise ValueError(f"{shorten(text)} is not a position; use {FORMS}")
 
 
-def _parse_time(text: str) -> int:
-    """Parse milliseconds or ISO 8601, in local time if no zone is given. Times before 1970 become 0: negative numbers
-    have other meanings in the protocol (earliest, latest)."""
+def _parse_time(text: str, now_ms: int) -> int:
+    """Parse `-90m`, milliseconds or ISO 8601, in local time if no zone is given.
+
+    Times before 1970 become 0: negative numbers have other meanings in the protocol (earliest, latest).
+    """
+    if (ago := AGO.fullmatch(text)) is not None:
+        return max(now_ms - int(ago[1]) * UNITS_MS[ago[2]], 0)
     try:
         time_ms = int(text) if text.isdecimal() else int(datetime.fromisoformat(text).timestamp() * 1000)
         if time_ms > TIME_MS_MAX:
@@ -73,7 +84,7 @@ def _parse_time(text: str) -> int:
         return max(time_ms, 0)
     except ValueError:
         raise ValueError(
-            f"@{shorten(text)} is not a time; write @2026-01-01, @2026-01-01T12:30:00, …Z or +02:00, or milliseconds"
+            f"@{shorten(text)} is not a time; write @2026-01-01, @2026-01-01T12:30:00Z or +02:00, @-90m or milliseconds"
         ) from None
 
 

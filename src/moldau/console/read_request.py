@@ -1,5 +1,6 @@
 """A request for records: where to start, in which direction, and which records to show."""
 
+import time
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
@@ -100,7 +101,7 @@ async def search_of(session: Session, clock: Clock, topic: str, wanted: ReadRequ
 def parsed_position(start: str) -> Position:
     """Parse a position of a request."""
     try:
-        return parse_position(start)
+        return parse_position(start, int(time.time() * 1000))
     except ValueError as error:
         raise ConsoleError(400, "invalid_position", str(error)) from None
 

@@ -1,6 +1,7 @@
 """Consumer groups: the list with lag, one group with its members, offset resets, deletion."""
 
 import asyncio
+import time
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
@@ -187,7 +188,7 @@ def _position(wanted: Reset) -> Position | None:
     if (wanted.to is None) == (wanted.shift is None):
         raise ConsoleError(400, "invalid_position", "Give either a position or a shift.")
     try:
-        return None if wanted.to is None else parse_position(wanted.to)
+        return None if wanted.to is None else parse_position(wanted.to, int(time.time() * 1000))
     except ValueError as error:
         raise ConsoleError(400, "invalid_position", str(error)) from None
 
