@@ -96,7 +96,7 @@ def test_schema_is_compared_checked_and_registered(chromium: Browser, url: str) 
         page.get_by_role("button", name="Check compatibility").click()
         expect(page.locator("dialog .badge.good")).to_be_visible()
         page.get_by_role("button", name="Register").click()
-        expect(page.get_by_label("Version", exact=True)).to_have_value("3")
+        expect(page.get_by_role("combobox", name="Version", exact=True)).to_have_value("3")
 
 
 def test_first_paint_and_search_are_within_a_second(chromium: Browser, url: str) -> None:

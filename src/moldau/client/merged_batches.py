@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from moldau.client.async_client import AsyncClient
-from moldau.client.brokers import REQUEST_FAILURES
 from moldau.client.errors import RETRIABLE
 from moldau.model.errors import KafkaError, RequestTimedOut
 from moldau.model.ports import Clock
@@ -134,8 +133,5 @@ def _is_rejected(error: Exception) -> bool:
 
 
 def _fail(waiting: _Waiting, error: Exception) -> None:
-    if waiting.base_offset.done():  # the request was cancelled
-        return
-    waiting.base_offset.set_exception(error)
-    if not isinstance(error, REQUEST_FAILURES):
-        return
+    if not waiting.base_offset.done():  # the request was not cancelled
+        waiting.base_offset.set_exception(error)
