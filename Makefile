@@ -166,6 +166,13 @@ bench: $(DEV_STAMP) ## measure everything that has a target: some minutes, on an
 bench-quick: $(DEV_STAMP) ## in a minute: CPU per request beside the committed figures
 	$(BIN)/python -m moldau_dev.bench quick
 
+.PHONY: bench-kafka
+bench-kafka: $(DEV_STAMP) ## Apache Kafka beside Moldau, in turn; needs java 17, mvn, cc; ROWS=fetch,connections SECONDS=2 ROUNDS=5
+	@command -v mvn >/dev/null || { echo "mvn is not installed. On Debian or Ubuntu: apt install maven" >&2; exit 1; }
+	mvn --quiet --batch-mode --file extra/java/pom.xml package
+	$(BIN)/python -m moldau_dev.bench kafka --rows '$(ROWS)' --seconds $(or $(SECONDS),2) --rounds $(or $(ROUNDS),5) \
+	  $(if $(SAVE),--save $(SAVE))
+
 .PHONY: bench-growth
 bench-growth: $(DEV_STAMP) ## what a request costs beside 10 to 10,000 partitions, topics and consumers; draws docs/growth.svg
 	$(BIN)/python -m moldau_dev.bench growth --svg docs/growth.svg

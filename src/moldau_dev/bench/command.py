@@ -203,6 +203,97 @@ def footprint(folder: Folder = None, strict: Strict = False, json: Json = False)
 
 
 @app.command()
+def kafka(
+    folder: Folder = None,
+    rows: Annotated[str, typer.Option("--rows", metavar="WORDS", help="Rows with one of these words, by commas.")] = "",
+    seconds: Annotated[float, typer.Option("--seconds", min=0.2, max=60.0, help="Of one round of a row.")] = 2.0,
+    rounds: Rounds = 5,
+    save: Annotated[Path | None, typer.Option("--save", metavar="FILE", help="Write the figures as JSON.")] = None,
+    strict: Strict = False,
+    json: Json = False,
+) -> None:
+    """Apache Kafka beside Moldau: the same loads, in turn, one stopped while the other is measured."""
+    import json as codec
+
+    from moldau.cli.bench.reports import progress
+    from moldau_dev.bench.kafka import report as reports
+    from moldau_dev.bench.kafka.rows import chosen
+    from moldau_dev.bench.kafka.runner import Effort, compare
+
+    effort = Effort(seconds, rounds)
+    with progress() as tell:
+        compared = compare(chosen(rows), effort, tell, folder)
+    found = reports.as_json(compared, effort)
+    if json:
+        show_json(found)
+    else:
+        reports.show(compared)
+    if save is not None:
+        save.write_text(codec.dumps(found, indent=1) + "\n")
+        note(f"saved to {save}")
+    behind = [f"{each.row}: {each.measure}" for each in reports.lines(compared) if each.is_ahead is False]
+    if strict and behind:
+        raise CommandError(f"behind in {len(behind)} rows: {'; '.join(behind)}")
+
+
+WithKafka = Annotated[bool, typer.Option("--kafka/--no-kafka", help="Apache Kafka beside it.")]
+
+
+@app.command()
+def f1(
+    folder: Folder = None,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.2, max=600.0, help="Of one round of a row.")] = 3.0,
+    rounds: Rounds = 3,
+    with_kafka: WithKafka = True,
+    strict: Strict = False,
+    json: Json = False,
+) -> None:
+    """F1: 800,000 records/s of one broker and 500,000/s of three replicas, and p99 at 80 % of that."""
+    from moldau_dev.bench.kafka.promised import F1
+
+    _promised(F1, seconds, rounds, folder, with_kafka=with_kafka, strict=strict, json=json)
+
+
+@app.command()
+def f2(
+    folder: Folder = None,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.2, max=900.0, help="Of one round of a row.")] = 10.0,
+    rounds: Rounds = 3,
+    with_kafka: WithKafka = True,
+    strict: Strict = False,
+    json: Json = False,
+) -> None:
+    """F2: 115 MB/s in while five groups read 575 MB/s, with retention behind; a peak of 350,000 records/s."""
+    from moldau_dev.bench.kafka.promised import F2
+
+    _promised(F2, seconds, rounds, folder, with_kafka=with_kafka, strict=strict, json=json)
+
+
+def _promised(
+    rows: Any, seconds: float, rounds: int, folder: Path | None, *, with_kafka: bool, strict: bool, json: bool
+) -> None:
+    from moldau.cli.bench.reports import progress
+    from moldau_dev.bench.kafka import report as reports
+    from moldau_dev.bench.kafka.promised import TARGETS, cores, is_met
+    from moldau_dev.bench.kafka.runner import Effort, compare
+
+    effort = Effort(seconds, rounds, warm_up_rounds_max=2)
+    with progress() as tell:
+        compared = compare(rows, effort, tell, folder, with_kafka=with_kafka)
+    if json:
+        show_json(reports.as_json(compared, effort))
+    else:
+        reports.show(compared)
+        reports.show_cores(cores(compared))
+    found = {row: is_met(compared, row, p99_ms=p99_ms, per_s=per_s) for row, p99_ms, per_s in TARGETS}
+    for row, met in found.items():
+        if met is not None:
+            note(f"{row}: {'met' if met else 'NOT met'}")
+    if strict and False in found.values():
+        raise CommandError("a promised figure was not met")
+
+
+@app.command()
 def growth(
     folder: Folder = None,
     svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Draw the curves into a file.")] = None,

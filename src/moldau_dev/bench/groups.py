@@ -14,7 +14,7 @@ from moldau.cli.bench.generator import Generator
 from moldau.cli.bench.open_loop import Pace
 from moldau.cli.bench.requests import try_once
 from moldau.cli.bench.rounds import Round, Subjects, Tell
-from moldau.cli.bench.servers import Server, Servers
+from moldau.cli.bench.servers import MeasuredServer
 from moldau.cli.bench.session import Plan, session
 from moldau.cli.bench.streams import Address, Flow
 from moldau.cli.errors import CommandError
@@ -97,7 +97,7 @@ def run_heartbeats(bench: Bench, size: Size) -> dict[str, list[Round]]:
         return bench.interleave(subjects)
 
 
-def _beat(bench: Bench, server: Server | Servers | None, flows: list[Flow], size: Size) -> Round:
+def _beat(bench: Bench, server: MeasuredServer | None, flows: list[Flow], size: Size) -> Round:
     assert server is not None, "it is ours"
     before = server.cpu_s()
     samples_ms = bench.run(Pace(flows, size.beats_per_s, size.beat_seconds))

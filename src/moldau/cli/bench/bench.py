@@ -37,7 +37,7 @@ class Bench:
     def interleave(self, subjects: Subjects) -> dict[str, list[Round]]:
         return interleave(subjects, self.rounds, self.tell)
 
-    def pump(self, server: servers.Server | servers.Servers | None, flows: list[Flow], load: "Load") -> Round:
+    def pump(self, server: servers.MeasuredServer | None, flows: list[Flow], load: "Load") -> Round:
         """Load the server in a closed loop and measure its CPU time."""
         pump = Pump(flows, load.in_flight, load.requests_max(flows[0]), load.seconds_max)
         before = server.cpu_s() if server else None

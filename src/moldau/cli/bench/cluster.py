@@ -46,7 +46,7 @@ class Cluster:
         self,
         client: BlockingClient,
         bootstrap_servers: str,
-        server: servers.Server | servers.Servers | None,
+        server: servers.MeasuredServer | None,
         *,
         replicas: int = -1,
     ) -> None:

@@ -11,7 +11,7 @@ from moldau.cli.bench.cluster import Topic
 from moldau.cli.bench.produce_load import produce_flows
 from moldau.cli.bench.requests import Shape, fetch_frame, probe
 from moldau.cli.bench.rounds import Round, Subjects
-from moldau.cli.bench.servers import Server, Servers
+from moldau.cli.bench.servers import MeasuredServer, Server
 from moldau.cli.bench.streams import Flow
 from moldau.model.units import MiB
 
@@ -50,16 +50,18 @@ def _fill(bench: Bench, topic: Topic, fetch_bytes: int) -> list[Slices]:
     batch = SHAPE.batch()
     bench.pump(None, produce_flows(topic, batch), FILLING)
     ends = bench.cluster.end_offsets(topic)
-    return [_walk(topic, index, ends[index], len(batch), fetch_bytes) for index in range(len(ends))]
+    return [walk(topic, index, ends[index], len(batch), SHAPE.records, fetch_bytes) for index in range(len(ends))]
 
 
-def _walk(topic: Topic, partition: int, end_offset: int, batch_bytes: int, fetch_bytes: int) -> Slices:
+def walk(
+    topic: Topic, partition: int, end_offset: int, batch_bytes: int, batch_records: int, fetch_bytes: int
+) -> Slices:
     """Build the requests for all slices of the partition that are complete."""
     first = probe(topic.leaders[partition], fetch_frame(topic.name, partition, 0, fetch_bytes))
     slice_bytes = len(first.response.responses[0].partitions[0].records)
-    records = slice_bytes // batch_bytes * SHAPE.records
+    records = slice_bytes // batch_bytes * batch_records
     # A broker may truncate the last batch of a response; the next response then contains it.
-    last = end_offset - -(-fetch_bytes // batch_bytes) * SHAPE.records
+    last = end_offset - -(-fetch_bytes // batch_bytes) * batch_records
     offsets = list(takewhile(lambda offset: offset <= last, count(0, records)))
     frames = [fetch_frame(topic.name, partition, offset, fetch_bytes) for offset in offsets]
     return Slices(Flow(topic.leaders[partition], frames, first.reply_bytes), slice_bytes, records)
@@ -81,6 +83,6 @@ def _sendfile_server(bench: Bench, walk: Slices) -> Server:
     )
 
 
-def _round(bench: Bench, server: Server | Servers | None, flows: list[Flow], walk: Slices, load: Load) -> Round:
+def _round(bench: Bench, server: MeasuredServer | None, flows: list[Flow], walk: Slices, load: Load) -> Round:
     measured = bench.pump(server, flows, load)
     return replace(measured, bytes=measured.requests * walk.slice_bytes, records=measured.requests * walk.records)

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol, Self, TypeVar
 
 from moldau.cli.errors import CommandError
 
-JOB_S_MAX: Final = 600.0
+JOB_S_MAX: Final = 1200.0
 STOP_S_MAX: Final = 5.0
 
 Result = TypeVar("Result", covariant=True)

@@ -9,7 +9,7 @@ from moldau.cli.bench.open_loop import Pace
 from moldau.cli.bench.produce_load import produce_flows
 from moldau.cli.bench.requests import Shape
 from moldau.cli.bench.rounds import Round, Subjects
-from moldau.cli.bench.servers import Server, Servers
+from moldau.cli.bench.servers import MeasuredServer, Server
 from moldau.cli.bench.streams import Flow
 
 NAME: Final = "acknowledge"
@@ -46,7 +46,7 @@ def _echo_round(bench: Bench, case: LatencyCase, server: Server, batch: bytes) -
     return _paced(bench, case, server, [flow] * bench.connections)
 
 
-def _paced(bench: Bench, case: LatencyCase, server: Server | Servers | None, flows: list[Flow]) -> Round:
+def _paced(bench: Bench, case: LatencyCase, server: MeasuredServer | None, flows: list[Flow]) -> Round:
     frame_bytes = flows[0].frame_bytes
     before = server.cpu_s() if server else 0.0
     samples_ms = bench.run(Pace(flows, case.bytes_per_s / frame_bytes, case.seconds))

@@ -28,13 +28,13 @@ def parse_cpu_s(stat: str, ticks_per_s: int) -> float:
 
 def children_cpu_s(pid: int) -> float:
     """Return the CPU seconds of the current children of a process."""
-    return sum(cpu_s(each) for each in _family(pid)[1:])
+    return sum(cpu_s(each) for each in family(pid)[1:])
 
 
 @contextlib.contextmanager
 def frozen_children(pid: int) -> Iterator[None]:
     """Suspend the current children of a process (SIGSTOP) for the block."""
-    children = _family(pid)[1:]
+    children = family(pid)[1:]
     for child in children:
         os.kill(child, signal.SIGSTOP)
     try:
@@ -47,7 +47,7 @@ def frozen_children(pid: int) -> Iterator[None]:
 
 def memory_bytes(pid: int) -> int:
     """Return the resident memory of a process and its children."""
-    return sum(_resident_bytes(each) for each in _family(pid))
+    return sum(_resident_bytes(each) for each in family(pid))
 
 
 def _resident_bytes(pid: int) -> int:
@@ -62,7 +62,7 @@ def parse_resident_bytes(status: str) -> int:
     return 0
 
 
-def _family(pid: int) -> list[int]:
+def family(pid: int) -> list[int]:
     family = [pid]
     for each in family:
         for task in Path(f"/proc/{each}/task").iterdir():

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from moldau.cli.bench.streams import Address, NoResponse, connected
 from moldau.client.errors import error_of
+from moldau.model.errors import NotLeaderOrFollower, UnknownTopicOrPartition
 from moldau.model.ids import NO_EPOCH, NO_OFFSET
 from moldau.model.units import MiB
 from moldau.records.builder import build_batch
@@ -19,6 +20,8 @@ FETCH_VERSION: Final = 11
 CLIENT_ID: Final = "moldau-bench"
 PRODUCE_TIMEOUT_MS: Final = 30_000
 RESPONSE_BYTES_MAX: Final = 64 * MiB
+LED_S_MAX: Final = 10.0
+LED_CHECK_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +85,18 @@ class Probe:
 
 
 def probe(address: Address, frame: bytes) -> Probe:
-    """Send a produce or fetch request once; raise if its response has an error."""
-    found = try_once(address, frame)
-    _raise_on_error(found.response)
-    return found
+    """Send a produce or fetch request; raise if its response has an error. A new topic may need a moment to be led."""
+    deadline_s = time.monotonic() + LED_S_MAX
+    while True:
+        found = try_once(address, frame)
+        try:
+            _raise_on_error(found.response)
+        except (NotLeaderOrFollower, UnknownTopicOrPartition):
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(LED_CHECK_S)
+        else:
+            return found
 
 
 def try_once(address: Address, frame: bytes) -> Probe:

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from moldau.cli.bench import processes
 from moldau.cli.errors import CommandError
@@ -25,6 +25,23 @@ READY_S_MAX: Final = 60.0
 STOP_S_MAX: Final = 60.0
 ANNOUNCEMENT_BYTES_MAX: Final = 65_536
 LOG_CHARACTERS_SHOWN: Final = 4_000
+
+
+class MeasuredServer(Protocol):
+    """A server whose CPU time is measured: one process or several."""
+
+    @property
+    def metrics(self) -> str | None: ...
+
+    @property
+    def bootstrap_servers(self) -> str: ...
+
+    @property
+    def address(self) -> tuple[str, int]: ...
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds used so far."""
+        ...
 
 
 class Server:
@@ -135,12 +152,12 @@ class Servers:
     """Servers that start together, with their total CPU time."""
 
     def __init__(self, servers: Sequence[Server]) -> None:
-        self._servers = servers
+        self.all = servers
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        with ThreadPoolExecutor(len(self._servers)) as threads:
-            starts = [threads.submit(self._stack.enter_context, server) for server in self._servers]
+        with ThreadPoolExecutor(len(self.all)) as threads:
+            starts = [threads.submit(self._stack.enter_context, server) for server in self.all]
         try:
             for start in starts:
                 start.result()
@@ -152,23 +169,23 @@ class Servers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with ThreadPoolExecutor(len(self._servers)) as threads:
-            list(threads.map(Server.stop, self._servers))
+        with ThreadPoolExecutor(len(self.all)) as threads:
+            list(threads.map(Server.stop, self.all))
 
     @property
     def bootstrap_servers(self) -> str:
-        return ",".join(server.bootstrap_servers for server in self._servers)
+        return ",".join(server.bootstrap_servers for server in self.all)
 
     @property
     def address(self) -> tuple[str, int]:
-        return self._servers[0].address
+        return self.all[0].address
 
     @property
     def metrics(self) -> str | None:
-        return self._servers[0].metrics
+        return self.all[0].metrics
 
     def cpu_s(self) -> float:
-        return sum(server.cpu_s() for server in self._servers)
+        return sum(server.cpu_s() for server in self.all)
 
 
 def node(settings_file: Path, log: Path) -> Server:

@@ -16,27 +16,31 @@ FETCH_BYTES_MAX: Final = 1 << 20
 
 @dataclass(slots=True)
 class Consumer:
-    """A fetch session over the first partition of each topic, from the end of its log."""
+    """A fetch session over all partitions of some topics, which are given with their partition counts."""
 
     address: Address
-    topics: list[str]
+    topics: dict[str, int]
     line: Line = field(init=False)
     _session_id: int = 0
     _epoch: int = 0
 
     def __post_init__(self) -> None:
         self.line = Line(self.address)
-        self.fetch(dict.fromkeys(self.topics, 0))
+        self.fetch({topic: [0] * count for topic, count in self.topics.items()})
 
-    def request(self, named: dict[str, int], wait_ms: int = 0) -> FetchRequest:
+    def request(self, named: dict[str, list[int]], wait_ms: int = 0) -> FetchRequest:
+        """The next fetch, from these offsets of the first partitions of each topic."""
         topics = [
             FetchRequest.FetchTopic(
                 topic=topic,
                 partitions=[
-                    FetchRequest.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=FETCH_BYTES_MAX)
+                    FetchRequest.FetchPartition(
+                        partition=index, fetch_offset=offset, partition_max_bytes=FETCH_BYTES_MAX
+                    )
+                    for index, offset in enumerate(offsets)
                 ],
             )
-            for topic, offset in named.items()
+            for topic, offsets in named.items()
         ]
         return FetchRequest(
             session_id=self._session_id,
@@ -47,7 +51,7 @@ class Consumer:
             topics=topics,
         )
 
-    def fetch(self, named: dict[str, int]) -> FetchResponse:
+    def fetch(self, named: dict[str, list[int]]) -> FetchResponse:
         response: FetchResponse = self.line.ask(FETCH_VERSION, self.request(named))
         if response.error_code or not response.session_id:
             raise CommandError(f"the broker gave no fetch session: error {response.error_code}")
@@ -77,7 +81,7 @@ class Change:
         self._producer.receive()
         (topic,) = self._consumer.fetch({}).responses
         self._offset = topic.partitions[0].high_watermark
-        self._consumer.fetch({self._topic: self._offset})
+        self._consumer.fetch({self._topic: [self._offset]})
 
     def close(self) -> None:
         self._producer.close()

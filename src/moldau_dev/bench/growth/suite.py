@@ -85,7 +85,7 @@ def measure_with_topics(cluster: Cluster, count: int) -> dict[str, float]:
     address = _address(cluster)
     topics = [f"growth-{number:05d}" for number in range(count)]
     create_topics(address, topics)
-    consumer = Consumer(address, topics)
+    consumer = Consumer(address, dict.fromkeys(topics, 1))
     change = Change(consumer, topics[count // 2])
     costs = {"empty": cpu_us(cluster, consumer.fetch_nothing), "one": cpu_us(cluster, change)}
     change.close()
@@ -161,7 +161,7 @@ def _idle_consumers(sizes: Sizes, tell: Tell, folder: Path | None) -> dict[int, 
         with bench_folder(folder) as where, own_broker(where, SETTINGS) as cluster:
             address = _address(cluster)
             create_topics(address, ["growth"])
-            consumers = [Consumer(address, ["growth"]) for _ in range(count)]
+            consumers = [Consumer(address, {"growth": 1}) for _ in range(count)]
             share = _idle_share(cluster, consumers, sizes.idle_s)
             shares[count] = share * 100
             for consumer in consumers:
