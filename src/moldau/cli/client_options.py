@@ -1,4 +1,5 @@
-"""How commands connect to a secured cluster: `--command-config FILE` and `-X KEY=VALUE` of every command with `-b`.
+"""How commands connect to a secured cluster: `--command-config FILE`, `--profile NAME` and `-X KEY=VALUE` of every
+command with `-b`.
 
 The settings have the names of Kafka's Java clients, so that one file serves Kafka's tools and these commands. Secrets
 belong in the file: other users can see the arguments of a process.
@@ -6,14 +7,17 @@ belong in the file: other users can see the arguments of a process.
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
+from moldau.cli.errors import usage_error
 from moldau.cli.files import read_text
 from moldau.cli.options import BOOTSTRAP_DEFAULT, BootstrapIfGiven, pairs
+from moldau.cli.profile_files import PROFILE_VARIABLE, user_profiles
 from moldau.model.errors import InvalidConfig
 from moldau.model.jaas import parse_jaas
 from moldau.node.properties import read_properties
@@ -29,6 +33,10 @@ CommandConfig = Annotated[
         envvar=COMMAND_CONFIG_VARIABLE,
         help="A properties file of client settings: security.protocol=SASL_SSL …",
     ),
+]
+Profile = Annotated[
+    str | None,
+    typer.Option("--profile", metavar="NAME", help=f"A profile of moldau profile. [env var: {PROFILE_VARIABLE}]"),
 ]
 ClientSetting = Annotated[
     list[str] | None,
@@ -78,8 +86,10 @@ def _with_client_options(command: Callable[..., Any]) -> Callable[..., Any]:
         return command
 
     @functools.wraps(command)
-    def run(*, command_config: Path | None, client_setting: list[str] | None, **given: Any) -> Any:
-        settings = read_client_settings(command_config, client_setting)
+    def run(*, command_config: Path | None, profile: str | None, client_setting: list[str] | None, **given: Any) -> Any:
+        uses_current = given["bootstrap_servers"] is None and address.default == BOOTSTRAP_DEFAULT
+        settings = read_client_settings(command_config, profile, uses_current=uses_current)
+        settings |= pairs(client_setting, "-X")
         use_client_settings(settings)
         if given["bootstrap_servers"] is None:
             given["bootstrap_servers"] = settings.get(ADDRESS, address.default)
@@ -91,6 +101,7 @@ def _with_client_options(command: Callable[..., Any]) -> Callable[..., Any]:
         parameters[index] = parameters[index].replace(annotation=BootstrapIfGiven, default=None)
     parameters += [
         inspect.Parameter("command_config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=CommandConfig),
+        inspect.Parameter("profile", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Profile),
         inspect.Parameter("client_setting", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=ClientSetting),
     ]
     run.__annotations__ = {each.name: each.annotation for each in parameters} | {"return": None}
@@ -98,10 +109,18 @@ def _with_client_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def read_client_settings(command_config: Path | None, client_setting: list[str] | None) -> dict[str, str]:
-    """The settings of the file, and those of the command line, which override it."""
-    of_file = {} if command_config is None else read_client_properties(command_config)
-    return of_file | pairs(client_setting, "-X")
+def read_client_settings(command_config: Path | None, profile: str | None, *, uses_current: bool) -> dict[str, str]:
+    """The settings of the file or of the profile; the current profile, where it may be used, if neither is given."""
+    if profile is not None:
+        if command_config is not None and str(command_config) != os.environ.get(COMMAND_CONFIG_VARIABLE):
+            raise usage_error("--profile and --command-config exclude each other")
+        return user_profiles().read(profile)
+    if command_config is not None:
+        return read_client_properties(command_config)
+    if chosen := os.environ.get(PROFILE_VARIABLE):
+        return user_profiles().read(chosen)
+    current = user_profiles().current() if uses_current else None
+    return {} if current is None else user_profiles().read(current)
 
 
 def read_client_properties(path: Path) -> dict[str, str]:

@@ -12,6 +12,7 @@ COMMANDS: Final[dict[str, str]] = {
     "config": "moldau.cli.configs:app",
     "group": "moldau.cli.groups:app",
     "queue": "moldau.cli.queues:app",
+    "profile": "moldau.cli.profiles:app",
     "acl": "moldau.cli.acls:app",
     "user": "moldau.cli.users:app",
     "token": "moldau.cli.tokens:app",

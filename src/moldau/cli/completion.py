@@ -45,9 +45,13 @@ def _complete(
 async def _ask(parameters: dict[str, Any], names: "Callable[[AsyncClient], Awaitable[list[str]]]") -> list[str]:
     from moldau.cli.client_options import ADDRESS, read_client_settings, use_client_settings
     from moldau.cli.cluster_client import connect_async
-    from moldau.cli.options import BOOTSTRAP_DEFAULT
+    from moldau.cli.options import BOOTSTRAP_DEFAULT, pairs
 
-    settings = read_client_settings(parameters.get("command_config"), parameters.get("client_setting"))
+    uses_current = parameters.get("bootstrap_servers") is None
+    settings = read_client_settings(
+        parameters.get("command_config"), parameters.get("profile"), uses_current=uses_current
+    )
+    settings |= pairs(parameters.get("client_setting"), "-X")
     use_client_settings(settings)
     address = parameters.get("bootstrap_servers") or settings.get(ADDRESS, BOOTSTRAP_DEFAULT)
     async with connect_async(address) as client:

@@ -5,7 +5,13 @@ from typing import Annotated
 
 import typer
 
-from moldau.cli.client_options import ADDRESS, CommandConfig, read_client_settings, use_client_settings
+from moldau.cli.client_options import (
+    ADDRESS,
+    CommandConfig,
+    Profile,
+    read_client_settings,
+    use_client_settings,
+)
 from moldau.cli.options import BOOTSTRAP_DEFAULT, BootstrapIfGiven, pairs
 
 
@@ -15,6 +21,7 @@ class Connection:
 
     bootstrap_servers: BootstrapIfGiven = None
     command_config: CommandConfig = None
+    profile: Profile = None
     kafka: Annotated[
         list[str] | None,
         typer.Option("--kafka", metavar="KEY=VALUE", help="A client setting; may be repeated. Overrides the file."),
@@ -44,4 +51,6 @@ class Connection:
         return self.servers
 
     def _all(self) -> dict[str, str]:
-        return read_client_settings(self.command_config, None) | pairs(self.kafka, "--kafka")
+        uses_current = self.bootstrap_servers is None
+        chosen = read_client_settings(self.command_config, self.profile, uses_current=uses_current)
+        return chosen | pairs(self.kafka, "--kafka")

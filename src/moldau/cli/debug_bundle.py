@@ -20,6 +20,7 @@ from typing import Any, Final
 from urllib.request import urlopen
 
 from moldau import __version__
+from moldau.cli.secrets import HIDDEN, SECRET_WORD, is_secret
 from moldau.client.async_client import AsyncClient
 from moldau.client.groups import Groups
 from moldau.client.types import ConfigEntry, Resource, ResourceKind
@@ -30,17 +31,11 @@ PART_BYTES_MAX: Final = 8 * MiB
 PARTS_MAX: Final = 200  # metrics pages and log files, mostly
 TOPICS_MAX: Final = 10_000
 METRICS_TIMEOUT_S: Final = 10
-HIDDEN: Final = "[hidden]"
 CUT_NOTE: Final = b"[only the end of the file]\n"
 EXPECTED: Final = (KafkaError, OSError, ValueError)
-# Patterns have no unbounded repetition before what they look for: a log may have lines of any length.
-_SECRET_WORD: Final = re.compile(
-    r"(?:passw(?:or)?d|pwd|\buser_|passphrase|secret|token|credential|jaas|api[._-]?key|private[._-]?key)",
-    re.IGNORECASE,
-)
 # What follows such a word, in properties, JSON, logfmt or a command line, up to the end of the line.
 _ASSIGNMENT: Final = re.compile(
-    rf"({_SECRET_WORD.pattern}[\w.-]{{0,64}}[\"']?(?:[ \t]{{0,8}}[=:][ \t]{{0,8}}|[ \t]{{1,8}}))\S.*", re.IGNORECASE
+    rf"({SECRET_WORD.pattern}[\w.-]{{0,64}}[\"']?(?:[ \t]{{0,8}}[=:][ \t]{{0,8}}|[ \t]{{1,8}}))\S.*", re.IGNORECASE
 )
 _AUTHORIZATION: Final = re.compile(r"(\b(?:bearer|basic)[ \t]{1,8})\S+", re.IGNORECASE)
 _KEY_BEGIN: Final = "-----BEGIN "
@@ -176,7 +171,7 @@ def _settings(entries: Iterable[ConfigEntry]) -> dict[str, Any]:
     """Return what is not a default; the value of a sensitive setting is hidden whatever the broker sent."""
     return {
         each.name: {
-            "value": HIDDEN if each.is_sensitive or _SECRET_WORD.search(each.name) else each.value,
+            "value": HIDDEN if each.is_sensitive or is_secret(each.name) else each.value,
             "source": each.source_name,
         }
         for each in entries

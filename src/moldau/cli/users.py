@@ -1,17 +1,16 @@
 """`moldau user`: create, list and delete users that authenticate by SCRAM."""
 
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from moldau.cli.errors import CommandError, usage_error
-from moldau.cli.files import read_text
+from moldau.cli.errors import CommandError
 from moldau.cli.interrupts import run_async
 from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
 from moldau.cli.output import note, show_json, show_table
+from moldau.cli.passwords import read_password
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Show and change users with SCRAM credentials, of any Kafka cluster.", no_args_is_help=True)
 
 ITERATIONS_DEFAULT: Final = 8192
-STDIN: Final = "-"
 
 
 class Mechanism(StrEnum):
@@ -50,7 +48,7 @@ def create(
     """Create a user, or change the password. It is prompted for unless --password-file is given."""
     from moldau.node.ports.randomness import system_random
 
-    password = _password(password_file)
+    password = read_password(password_file)
     names = [each.value for each in mechanism or [Mechanism.SCRAM_SHA_512]]
 
     async def work(users: "Users") -> None:
@@ -108,20 +106,6 @@ def delete(
         show_json({"user": name, "deleted": unwanted})
     else:
         print(f"user {name} no longer authenticates by {', '.join(unwanted)}")
-
-
-def _password(file: Path | None) -> str:
-    """Return the password; it is never an argument, which other users of the machine could see."""
-    if file is None:
-        if not sys.stdin.isatty():
-            raise usage_error("there is no terminal to type a password at; use --password-file FILE, or - for stdin")
-        password = str(typer.prompt("Password", hide_input=True, confirmation_prompt=True))
-    else:
-        text = sys.stdin.readline() if str(file) == STDIN else read_text(file)
-        password = text.partition("\n")[0].rstrip("\r")
-    if not password:
-        raise CommandError("the password is empty")
-    return password
 
 
 def _run(bootstrap: str, work: "Callable[[Users], Awaitable[None]]") -> None:
