@@ -1,6 +1,7 @@
 """Writes docs/reference/ from the declarations in the code, and the list of decisions, so that they cannot drift."""
 
 import sys
+import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from moldau.model.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, GiB, KiB, 
 from moldau.storage.settings import LogSettings
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
+ACL_DIFFERENCES = DOCS.parent / "extra/java/acl_differences.toml"
 WHEN = {Scope.STATIC: "at start", Scope.PER_BROKER: "while it runs", Scope.CLUSTER: "while it runs"}
 NOTE = "*Written by `make docs` from the code; edit the code, not this page.*"
 
@@ -193,7 +195,16 @@ def authorization() -> str:
         "[guide](../guides/authorization.md) shows how to allow and deny.",
         table(["API", "needs", "when", "otherwise"], rows),
         f"Allowed to every client: {', '.join(free)}.",
+        "## Differences from Apache Kafka",
+        "Every API is sent to Moldau and to Apache Kafka 4.3.1 under no ACL, each single ACL, and all but one. Both deny "
+        "the same requests with the same responses, and hide the same names, but for:",
+        table(["request", "difference"], [[each["what"], each["why"]] for each in _acl_differences()]),
     )
+
+
+def _acl_differences() -> list[dict[str, str]]:
+    differences: list[dict[str, str]] = tomllib.loads(ACL_DIFFERENCES.read_text())["difference"]
+    return differences
 
 
 def _permissions(rule: Rule) -> str:

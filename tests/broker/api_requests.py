@@ -63,7 +63,9 @@ REQUESTS: dict[str, Callable[[], Any]] = {
     "JoinGroup": lambda: m.JoinGroupRequest(group_id="g", session_timeout_ms=10_000, protocol_type="consumer"),
     "Heartbeat": lambda: m.HeartbeatRequest(group_id="g", member_id="m"),
     "LeaveGroup": lambda: m.LeaveGroupRequest(group_id="g", member_id="m"),
-    "SyncGroup": lambda: m.SyncGroupRequest(group_id="g", member_id="m"),
+    "SyncGroup": lambda: m.SyncGroupRequest(
+        group_id="g", member_id="m", protocol_type="consumer", protocol_name="range"
+    ),
     "DescribeGroups": lambda: m.DescribeGroupsRequest(groups=["g"]),
     "ListGroups": lambda: m.ListGroupsRequest(),
     "DeleteGroups": lambda: m.DeleteGroupsRequest(groups_names=["g"]),

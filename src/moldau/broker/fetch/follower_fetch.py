@@ -10,6 +10,7 @@ from moldau.broker.partitions.partition import Partition
 from moldau.broker.runtime.time_slice import ALONE, TimeSlice
 from moldau.machines.replication import find_divergence
 from moldau.model.errors import (
+    ErrorCode,
     FencedLeaderEpoch,
     KafkaError,
     NotLeaderOrFollower,
@@ -51,6 +52,8 @@ class FollowerRead:
 
 async def handle(request: FetchRequest, context: FollowerFetchContext) -> FetchResponse:
     """Respond at once if there is news, otherwise when there is, or at the follower's max wait."""
+    if not context.is_allowed(Operation.CLUSTER_ACTION, CLUSTER):
+        return _unauthorized(request)
     session = _open_session(request, context)
     try:
         reading = await _read(session, request.max_bytes, context)
@@ -66,7 +69,6 @@ async def handle(request: FetchRequest, context: FollowerFetchContext) -> FetchR
 
 def _open_session(request: FetchRequest, context: FollowerFetchContext) -> ReplicaFetchSession:
     broker = context.broker
-    context.authorize(Operation.CLUSTER_ACTION, CLUSTER)
     if context.api_version < FETCH_REPLICA_STATE_FROM:
         raise UnsupportedVersion(f"A follower must use Fetch version {FETCH_REPLICA_STATE_FROM} or later.")
     replica = replica_of(request)
@@ -86,6 +88,26 @@ def _find(topic_id: bytes, index: int, context: FollowerFetchContext) -> Partiti
     partitions = context.broker.partitions
     topic = partitions.image.topics_by_id.get(TopicId(topic_id))
     return None if topic is None else partitions.find(topic.name, index)
+
+
+def _unauthorized(request: FetchRequest) -> FetchResponse:
+    """As in Kafka, each topic is rejected on its own."""
+    code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    return FetchResponse(
+        responses=[
+            TopicResult(
+                topic=topic.topic,
+                topic_id=topic.topic_id,
+                partitions=[
+                    PartitionResult(
+                        partition_index=each.partition, error_code=code, high_watermark=NO_OFFSET, records=b""
+                    )
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
 
 
 def should_wait(session: ReplicaFetchSession, reading: FollowerRead, max_wait_ms: int, min_bytes: int) -> bool:

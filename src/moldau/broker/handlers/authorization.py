@@ -51,7 +51,7 @@ _ERRORS: Final = {
 IDEMPOTENT: Final = "without a transactional id"
 TRANSACTIONAL: Final = "with a transactional id"
 OF_CONSUMER: Final = "from a consumer"
-OF_NODE: Final = "from a follower or a controller"
+OF_FOLLOWER: Final = "from a follower"
 NAMED: Final = "for named topics"
 ALL_TOPICS: Final = "for all topics"
 CREATING: Final = "for a missing topic, with automatic creation"
@@ -63,6 +63,7 @@ FROM_BROKER: Final = "from version 4, which brokers send"
 FROM_CLIENT: Final = "up to version 3"
 ON_CONTROLLER: Final = "on a controller listener"
 OF_TOPIC: Final = "for a topic"
+OF_METRICS: Final = "for a broker or client metrics"
 OF_BROKER: Final = "for a broker, its loggers or client metrics"
 FOR_OTHERS: Final = "for a token of another owner"
 
@@ -98,7 +99,13 @@ _DATA: Final[Mapping[str, tuple[Rule, ...]]] = {
         _item(Operation.WRITE, _TOPIC),
     ),
     "Fetch": (
-        _cluster(Operation.CLUSTER_ACTION, OF_NODE),
+        Rule(
+            (Permission(Operation.CLUSTER_ACTION, ResourceKind.CLUSTER),),
+            Effect.REJECT_ITEM,
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            OF_FOLLOWER,
+        ),
+        _cluster(Operation.CLUSTER_ACTION, ON_CONTROLLER),
         _item(Operation.READ, _TOPIC, OF_CONSUMER),
     ),
     "ListOffsets": (_item(Operation.DESCRIBE, _TOPIC),),
@@ -132,7 +139,7 @@ _TOPICS: Final[Mapping[str, tuple[Rule, ...]]] = {
     "AlterConfigs": (
         _item(Operation.ALTER_CONFIGS, _TOPIC, OF_TOPIC),
         _item(Operation.ALTER_CONFIGS, _GROUP, OF_GROUP),
-        _item(Operation.ALTER_CONFIGS, ResourceKind.CLUSTER, OF_BROKER),
+        _item(Operation.ALTER_CONFIGS, ResourceKind.CLUSTER, OF_METRICS),
     ),
     "IncrementalAlterConfigs": (
         _item(Operation.ALTER_CONFIGS, _TOPIC, OF_TOPIC),

@@ -21,7 +21,9 @@ def rejection(resource: Resource, context: QuorumContext) -> KafkaError | None:
     """Return why this client may not alter the resource's configs, or None."""
     if resource.type == ResourceType.TOPIC:
         protected = Protected(ResourceKind.TOPIC, resource.name)
-    elif resource.type in (ResourceType.BROKER, ResourceType.BROKER_LOGGER, ResourceType.CLIENT_METRICS):
+    elif resource.type == ResourceType.BROKER_LOGGER:
+        return InvalidRequest("Broker loggers are altered with IncrementalAlterConfigs, on the broker itself.")
+    elif resource.type in (ResourceType.BROKER, ResourceType.CLIENT_METRICS):
         protected = CLUSTER
     elif resource.type == ResourceType.GROUP:
         protected = Protected(ResourceKind.GROUP, resource.name)
@@ -35,8 +37,6 @@ def rejection(resource: Resource, context: QuorumContext) -> KafkaError | None:
         return InvalidRequest(f"Broker '{resource.name}' does not exist.")
     if resource.type == ResourceType.GROUP and not resource.name:
         return InvalidRequest("The group id must not be empty.")
-    if resource.type == ResourceType.BROKER_LOGGER:
-        return InvalidRequest("Broker loggers are altered with IncrementalAlterConfigs, on the broker itself.")
     return None
 
 

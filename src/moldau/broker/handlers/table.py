@@ -399,7 +399,7 @@ def _token_apis() -> list[Api]:
         _controller(40, "ExpireDelegationToken", 1, 2, expire, with_error_code(ExpireDelegationTokenResponse)),
     ]
     for api in changes:
-        api.handle = token_requests.checked(api.handle)
+        api.handle = token_requests.checked(api.handle, create.rejected if api is changes[0] else None)
     describe = with_error_code(DescribeDelegationTokenResponse)
     return [*changes, _api(41, "DescribeDelegationToken", 1, 3, describe_delegation_token, describe)]
 

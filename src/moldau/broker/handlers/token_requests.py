@@ -1,6 +1,7 @@
 """What the requests about delegation tokens have in common: who may send them, and which token they mean."""
 
 import hmac
+from collections.abc import Callable
 from typing import Any
 
 from moldau.broker.access import ANONYMOUS
@@ -9,9 +10,10 @@ from moldau.broker.handlers.contexts import ClusterHost
 from moldau.broker.requests.context import RequestContext
 from moldau.broker.requests.router import Handle
 from moldau.machines.metadata.delegation_tokens import TokenLimits
-from moldau.model.errors import DelegationTokenAuthDisabled, DelegationTokenRequestNotAllowed
+from moldau.model.errors import DelegationTokenAuthDisabled, DelegationTokenRequestNotAllowed, KafkaError
 
 TokenContext = RequestContext[ClusterHost]
+Rejected = Callable[[Any, TokenContext, KafkaError], Any]
 
 
 def check_request(context: TokenContext) -> str:
@@ -30,11 +32,16 @@ def check_request(context: TokenContext) -> str:
     return secret
 
 
-def checked(handle: Handle) -> Handle:
+def checked(handle: Handle, rejected: Rejected | None = None) -> Handle:
     """Check the request where the client is connected, before it is forwarded."""
 
     async def checked_handle(request: Any, context: TokenContext) -> Any:
-        check_request(context)
+        try:
+            check_request(context)
+        except KafkaError as error:
+            if rejected is None:
+                raise
+            return rejected(request, context, error)
         return await handle(request, context)
 
     return checked_handle
