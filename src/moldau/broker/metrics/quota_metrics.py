@@ -25,7 +25,7 @@ def quota_lines(quotas: ClientQuotas, rates: ConnectionRates | None) -> Iterator
     now_ms = quotas.clock.monotonic_ms()
     for kind, rate, throttle_time in _METRICS:
         entities = list(quotas.entities(kind, ENTITIES_SHOWN_MAX))
-        yield from plain(rate, [_sample(each, each.rate.per_second(now_ms)) for each in entities])
+        yield from plain(rate, [_sample(each, each.per_second(now_ms)) for each in entities])
         yield from plain(throttle_time, [_sample(each, each.average_throttle_ms(now_ms)) for each in entities])
         if kind is QuotaKind.MUTATION:
             tokens = [_sample(each, each.bucket.refill(each.limit, now_ms)) for each in entities]

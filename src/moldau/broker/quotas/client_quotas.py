@@ -19,6 +19,7 @@ ENTITIES_DROPPED: Final = ENTITIES_MAX // 4  # the least recently used ones, whe
 ENTITY_IDLE_MS_MAX: Final = HOUR_MS
 SWEEP_INTERVAL_MS: Final = MINUTE_MS
 USER_PREFIX: Final = "User:"
+ROOM_KNOWN_MS: Final = 50.0
 
 
 def whole_ms(pause_ms: float) -> int:
@@ -27,9 +28,16 @@ def whole_ms(pause_ms: float) -> int:
 
 
 class EntityQuota:
-    """The limit and the rate of one entity, shared by all of its connections."""
+    """The limit and the rate of one entity, shared by all of its connections.
+
+    What a client may use before it exceeds the limit is computed at most every `ROOM_KNOWN_MS` while it is enough:
+    meanwhile a request only subtracts its amount, and the amounts enter the rate together.
+    """
 
     __slots__ = (
+        "_known_room",
+        "_known_until_ms",
+        "_unrecorded",
         "bucket",
         "client_id",
         "kind",
@@ -52,16 +60,43 @@ class EntityQuota:
             settings.controller_quota_window_num, settings.controller_quota_window_size_seconds * SECOND_MS
         )
         self.last_used_ms = 0.0
+        self._known_room = 0.0
+        self._known_until_ms = -math.inf
+        self._unrecorded = 0.0  # in the known room already, but not in the rate
 
     def room(self, now_ms: float) -> float:
         """What may be used now without exceeding the limit; negative if it is exceeded."""
-        return self.rate.room(self.limit, now_ms)
+        if now_ms >= self._known_until_ms:
+            self._compute_room(0.0, now_ms)
+        return self._known_room
 
     def record(self, amount: float, now_ms: float) -> int:
         """Charge, and return the throttle time in milliseconds."""
-        self.last_used_ms = now_ms
-        self.rate.record(amount, now_ms)
-        return whole_ms(self.rate.pause_ms(self.limit, now_ms))
+        if amount <= self._known_room and now_ms < self._known_until_ms:
+            self._known_room -= amount
+            self._unrecorded += amount
+            return 0
+        self._compute_room(amount, now_ms)
+        return whole_ms(max(0.0, -self._known_room / self.limit * SECOND_MS))
+
+    def use_limit(self, limit: float) -> None:
+        """The limit may be another one than before."""
+        if limit != self.limit:
+            self.limit = limit
+            self._known_until_ms = -math.inf
+
+    def per_second(self, now_ms: float) -> float:
+        self._compute_room(0.0, now_ms)
+        return self.rate.per_second(now_ms)
+
+    def _compute_room(self, amount: float, now_ms: float) -> None:
+        """Charge the amount and what is not recorded yet, and compute the room."""
+        if amount or self._unrecorded:
+            self.last_used_ms = now_ms
+            self.rate.record(amount + self._unrecorded, now_ms)
+            self._unrecorded = 0.0
+        self._known_room = self.rate.room(self.limit, now_ms)
+        self._known_until_ms = now_ms + ROOM_KNOWN_MS
 
     def throttled(self, throttle_ms: float, now_ms: float) -> None:
         self.throttle_ms.record(throttle_ms, now_ms)
@@ -150,7 +185,7 @@ class ClientQuotas:
         if entity is None:
             self._drop_idle(now_ms)
             entity = self._entities[key] = EntityQuota(kind, found, self.settings())
-        entity.limit = found.limit
+        entity.use_limit(found.limit)
         entity.last_used_ms = now_ms
         return entity
 

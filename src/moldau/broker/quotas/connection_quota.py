@@ -6,6 +6,7 @@ from typing import Any, Final
 from moldau.broker.quotas.client_quotas import ClientQuotas, EntityQuota
 from moldau.broker.quotas.quota_index import QuotaKind
 from moldau.model.ports import Clock
+from moldau.model.settings import INT_MAX
 from moldau.model.units import SECOND_MS
 from moldau.wire.messages import (
     FetchRequest,
@@ -18,6 +19,9 @@ from moldau.wire.messages import (
 PRODUCE: Final = ProduceRequest.API_KEY
 FETCH: Final = FetchRequest.API_KEY
 PERCENT_PER_MS: Final = 100 / SECOND_MS
+FREE_REQUESTS: Final = 7
+FREE_SHARE: Final = 1 / 16  # of the room: other connections may share the quota
+FREE_PERCENT_SECONDS: Final = 1.0  # 10 ms, which free requests do not take
 
 # Requests whose time is not charged: between brokers, and before a client is authenticated.
 EXEMPT_APIS: Final = frozenset(
@@ -34,10 +38,14 @@ class ConnectionQuota:
     __slots__ = (
         "_client",
         "_clock",
+        "_free_bytes",
+        "_free_requests",
         "_generation",
         "_has_several_clients",
         "_quotas",
         "_started_ms",
+        "_unsettled_bytes",
+        "_untimed",
         "fetch",
         "produce",
         "request",
@@ -50,6 +58,10 @@ class ConnectionQuota:
         self._client: tuple[str, str | None] | None = None
         self._has_several_clients = False
         self._started_ms = 0.0
+        self._free_requests = 0  # of fast paths, until the quotas are looked at again
+        self._free_bytes = 0.0
+        self._unsettled_bytes = 0
+        self._untimed = 0
         self.produce: EntityQuota | None = None
         self.fetch: EntityQuota | None = None
         self.request: EntityQuota | None = None
@@ -58,29 +70,60 @@ class ConnectionQuota:
 
     def has_room(self, frame: memoryview) -> bool:
         """Whether the request would not be throttled."""
+        if self._free_requests and len(frame) <= self._free_bytes and self._generation == self._quotas.generation:
+            return True
+        return self._has_room(frame)
+
+    def _has_room(self, frame: memoryview) -> bool:
+        self._free_requests = 0
         if self._generation != self._quotas.generation or self._has_several_clients:
             return False
-        now_ms = self._clock.monotonic_ms()
+        now_ms = self._started_ms = self._clock.monotonic_ms()
+        self._settle(now_ms)
         if self.produce is not None and frame[1] == PRODUCE and self.produce.room(now_ms) < len(frame):
             return False
-        if self.request is not None:
-            self._started_ms = now_ms
-            return self.request.room(now_ms) > 0
-        return True
+        return self.request is None or self.request.room(now_ms) > 0
 
     def charge(self, frame: memoryview) -> None:
         """Charge a request that a fast path has handled. Fetches on fast paths are those of followers: exempt."""
         api_key = frame[1]
-        if self.produce is not None and api_key == PRODUCE:
-            self.produce.record(len(frame), self._clock.monotonic_ms())
-        if self.request is not None and api_key != FETCH:
-            now_ms = self._clock.monotonic_ms()
-            self.request.record((now_ms - self._started_ms) * PERCENT_PER_MS, now_ms)
+        if api_key == PRODUCE:
+            self._unsettled_bytes += len(frame)
+        if api_key != FETCH:
+            self._untimed += 1
+        if self._free_requests:
+            self._free_requests -= 1
+            self._free_bytes -= len(frame)
+        else:
+            self._charge_timed()
+
+    def _charge_timed(self) -> None:
+        """Charge a request whose time is known, and that time for the requests before it, whose time was not taken.
+
+        The next requests are free of this work, as long as they are small beside the room of the quota.
+        """
+        now_ms = self._clock.monotonic_ms()
+        if self.request is not None and self._untimed:
+            self.request.record((now_ms - self._started_ms) * self._untimed * PERCENT_PER_MS, now_ms)
+        self._untimed = 0
+        self._settle(now_ms)
+        self._free_requests = FREE_REQUESTS
+        self._free_bytes = INT_MAX if self.produce is None else self.produce.room(now_ms) * FREE_SHARE
+        if self.request is not None and self.request.room(now_ms) * FREE_SHARE < FREE_PERCENT_SECONDS:
+            self._free_requests = 0
+
+    def _settle(self, now_ms: float) -> None:
+        """Charge the bytes of free requests."""
+        if self._unsettled_bytes and self.produce is not None:
+            self.produce.record(self._unsettled_bytes, now_ms)
+        self._unsettled_bytes = 0
 
     # -- requests of handlers
 
     def begin(self, principal: str, client_id: str | None, request_bytes: int) -> "RequestUsage":
         """The usage of a request that a handler takes."""
+        self._free_requests = 0
+        self._settle(self._clock.monotonic_ms())
         client = principal, client_id
         if client != self._client:
             self._has_several_clients = self._client is not None and client_id != self._client[1]
