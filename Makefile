@@ -53,11 +53,15 @@ test-pythons: $(DEV_STAMP) ## a broker, a cluster and the fixtures on the other 
 test-spark-standalone: $(SPARK_STAMP) ## the pipelines on a Spark cluster of processes: a master and two workers
 	$(PYTEST) extra/spark/test_standalone_pipelines.py
 
+.PHONY: test-spark-secured
+test-spark-secured: $(SPARK_STAMP) ## source, sink, sql and pipelines on brokers with SCRAM and with certificates of clients; needs java 17
+	$(PYTEST) extra/spark/test_secured_spark.py
+
 .PHONY: test-connector
 test-connector: $(SPARK_STAMP) ## Spark's own Kafka connector beside ours, on our broker; needs java 17 and mvn
 	@command -v mvn >/dev/null || { echo "mvn is not installed. On Debian or Ubuntu: apt install maven" >&2; exit 1; }
 	mvn --quiet --batch-mode --file extra/spark/pom.xml package
-	$(PYTEST) extra/spark --ignore=extra/spark/test_standalone_pipelines.py
+	$(PYTEST) extra/spark --ignore=extra/spark/test_standalone_pipelines.py --ignore=extra/spark/test_secured_spark.py
 
 .PHONY: test-kcat
 test-kcat: $(DEV_STAMP) ## the tests with kcat, which must be installed

@@ -11,8 +11,8 @@ from connector import has_spark, jars
 from moldau.testing.broker import Broker
 from moldau_dev.spark import SETTINGS
 
-# `make test-connector` fetches the jars; the standalone cluster needs PySpark only.
-collect_ignore_glob = ([] if jars() else ["test_connector_*.py"]) + ([] if has_spark else ["test_standalone_*.py"])
+# `make test-connector` fetches the jars; the others need PySpark only.
+collect_ignore_glob = ([] if jars() else ["test_connector_*.py"]) + ([] if has_spark else ["test_standalone_*.py", "test_secured_*.py"])
 
 TIMEOUT_S = 600
 
@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark() -> Iterator[Any]:
     from pyspark_moldau import session
 
-    settings = {**SETTINGS, "spark.jars": ",".join(map(str, jars()))}
+    settings = {**SETTINGS, **({"spark.jars": ",".join(map(str, jars()))} if jars() else {})}
     made = session("moldau-connector-tests", master="local[2]", settings=settings)
     yield made
     made.stop()
