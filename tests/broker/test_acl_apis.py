@@ -14,6 +14,8 @@ from moldau.machines.metadata.image import MetadataImage
 from moldau.model.errors import AuthorizerNotReady, ErrorCode
 from moldau.wire import messages as m
 
+pytestmark = pytest.mark.proves("O4", part="access control lists")
+
 READ_T = acl()
 WRITE_ALL = acl(Operation.WRITE, "*")
 DENY_PREFIX = acl(Operation.ALL, "t", permission=Permission.DENY, pattern=PatternType.PREFIXED)

@@ -13,6 +13,8 @@ from moldau.model.ports import Disk
 from moldau.testing.clock import SimulatedClock
 from moldau.testing.disk import SimulatedDisk
 
+pytestmark = pytest.mark.proves("O4", part="audit log")
+
 PATH = "/data/audit.jsonl"
 
 

@@ -34,6 +34,8 @@ from moldau.machines.metadata.image import MetadataImage
 from moldau.model.ids import NO_TOPIC_ID
 from moldau.wire import messages as m
 
+pytestmark = pytest.mark.proves("O4", part="access control lists")
+
 IMPLIED_BY = {
     Operation.DESCRIBE: {Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER},
     Operation.DESCRIBE_CONFIGS: {Operation.ALTER_CONFIGS},

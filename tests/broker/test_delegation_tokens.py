@@ -17,6 +17,8 @@ from moldau.wire.messages import (
     RenewDelegationTokenRequest,
 )
 
+pytestmark = pytest.mark.proves("O4", part="delegation tokens")
+
 HOUR_MS = 3_600_000
 WITH_TOKENS = (*WITH_ALL, "delegation.token.secret.key=the key", f"delegation.token.expiry.time.ms={HOUR_MS}")
 

@@ -20,6 +20,8 @@ from moldau.machines.access.oauthbearer import INVALID_TOKEN, Identity, OAuthBea
 from moldau.model.errors import InvalidConfig
 from moldau.node.configuration import load_configuration
 
+pytestmark = pytest.mark.proves("O4", part="OAUTHBEARER")
+
 NOW_S = 1_700_000_000
 RSA_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 OTHER_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)

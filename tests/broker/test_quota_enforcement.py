@@ -14,6 +14,8 @@ from moldau.model.ids import NO_TOPIC_ID
 from moldau.wire import messages as m
 from moldau.wire.framing import RequestHeader, frame_request
 
+pytestmark = pytest.mark.proves("P4", part="quotas")
+
 SECONDS = 30
 QUOTA = 100_000  # bytes per second
 
@@ -76,7 +78,6 @@ def with_quotas(script: Callable[[Scene, Talker], Coroutine[Any, Any, None]], *s
     on_broker(play, settings=settings)
 
 
-@pytest.mark.proves("P4", part="quotas")
 @pytest.mark.parametrize("record_bytes", [2_000, 10_000])
 def test_producer_at_ten_times_its_quota_is_held_to_it_and_its_neighbour_is_not(record_bytes: int) -> None:
     async def script(scene: Scene, talker: Talker) -> None:

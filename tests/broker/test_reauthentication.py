@@ -18,6 +18,8 @@ from moldau.model.ids import Address
 from moldau.model.listeners import SecurityProtocol
 from moldau.wire.messages import CreateTopicsRequest, MetadataRequest, SaslHandshakeRequest
 
+pytestmark = pytest.mark.proves("O4", part="SASL")
+
 LIFETIME_MS = 10_000
 WITH_LIFETIME = (*WITH_PLAIN, f"connections.max.reauth.ms={LIFETIME_MS}")
 BROKER = Address("broker", 9092)

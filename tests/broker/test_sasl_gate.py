@@ -32,6 +32,8 @@ from moldau.wire.messages import (
     SaslHandshakeRequest,
 )
 
+pytestmark = pytest.mark.proves("O4", part="SASL")
+
 VERSIONS = (3, ApiVersionsRequest(client_software_name="peer", client_software_version="1"))
 HELLO = (1, SaslHandshakeRequest(mechanism="PLAIN"))
 LOGIN = (2, SaslAuthenticateRequest(auth_bytes=plain_message("alice", "pw-a")))

@@ -15,6 +15,8 @@ from moldau.cli.main import app
 from moldau.node.properties import format_properties
 from moldau.testing import Broker
 
+pytestmark = pytest.mark.proves("O4", part="profiles")
+
 TOPIC = "orders"
 
 

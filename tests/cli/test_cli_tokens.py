@@ -11,6 +11,8 @@ from moldau.cli.client_options import use_client_settings
 from moldau.cli.main import app
 from moldau.testing import Broker
 
+pytestmark = pytest.mark.proves("O4", part="delegation tokens")
+
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 USERS = {"alice": "pw-a", "bob": "pw-b"}
 

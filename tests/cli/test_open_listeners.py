@@ -2,10 +2,13 @@
 
 import json
 
+import pytest
 from typer.testing import CliRunner
 
 from moldau.cli.main import app
 from moldau.testing import Broker
+
+pytestmark = pytest.mark.proves("O4", part="safe by default")
 
 WARNING = "may read, write and delete everything: no authentication is required there"
 

@@ -20,6 +20,8 @@ from moldau.cli.main import app
 from moldau.testing import Broker
 from moldau.testing.free_ports import PortRange
 
+pytestmark = pytest.mark.proves("O4", part="safe by default")
+
 MOLDAU = (sys.executable, "-P", "-m", "moldau.cli.main")
 WAIT_S = 30.0
 CONSUME = """

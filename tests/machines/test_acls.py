@@ -21,6 +21,8 @@ from moldau.machines.access.acls import (
     canonical_host,
 )
 
+pytestmark = pytest.mark.proves("O4", part="access control lists")
+
 ALICE, BOB = "User:alice", "User:bob"
 HOST, OTHER_HOST = "10.0.0.1", "10.0.0.2"
 IMPLIES_DESCRIBE = {Operation.DESCRIBE, Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER}

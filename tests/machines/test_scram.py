@@ -26,6 +26,8 @@ from moldau.machines.access.scram import (
     usual_shape,
 )
 
+pytestmark = pytest.mark.proves("O4", part="SCRAM")
+
 SHA_256, SHA_512 = ScramMechanism
 SALT = b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 SERVER_NONCE = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"

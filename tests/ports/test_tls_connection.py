@@ -22,6 +22,8 @@ from moldau.node.ports import tls_handshakes
 from moldau.node.ports.files import SystemDisk
 from moldau.node.ports.sockets import SocketNetwork
 
+pytestmark = pytest.mark.proves("O4", part="TLS")
+
 CA = Authority.create()
 OTHER_CA = Authority.create("Other CA")
 TRUST = CertificateStore(certificates=CA.pem)

@@ -17,6 +17,8 @@ from moldau.model.tls import CertificateStore, TlsSettings
 from moldau.node.ports.pages import CONNECTIONS_MAX
 from moldau.node.ports.sockets import SocketNetwork
 
+pytestmark = pytest.mark.proves("O4", part="TLS")
+
 REQUEST = b"GET /metrics HTTP/1.1\r\nAuthorization: Bearer abc\r\n\r\n"
 
 
