@@ -190,6 +190,46 @@ def security(rounds: Rounds = 5, json: Json = False) -> None:
 
 
 @app.command()
+def tls(rounds: Rounds = 7, json: Json = False) -> None:
+    """Produce of 64 KiB and fetch of 1 MiB over TLS 1.3, beside a plain copy by Python's ssl (0.6 of it or more)."""
+    from moldau.cli.bench.reports import progress
+    from moldau_dev.bench.reports import show_tls
+    from moldau_dev.bench.tls import measure_tls
+
+    with progress() as tell:
+        rows = measure_tls(rounds, tell)
+    show_json([dataclasses.asdict(row) for row in rows]) if json else show_tls(rows)
+
+
+@app.command()
+def logins(rounds: Rounds = 5, json: Json = False) -> None:
+    """The p99 of a neighbour during 1,000 SCRAM logins, beside quiet rounds (2 times it or less)."""
+    from moldau.cli.bench.reports import progress
+    from moldau_dev.bench.neighbours import measure_logins
+    from moldau_dev.bench.reports import show_spreads
+
+    with progress() as tell:
+        found = measure_logins(rounds, tell)
+    show_json(dataclasses.asdict(found)) if json else show_spreads(found)
+
+
+@app.command()
+def throttled(
+    rounds: Rounds = 1,
+    seconds: Annotated[float, typer.Option("--seconds", min=1, max=600, help="Of each round.")] = 30,
+    json: Json = False,
+) -> None:
+    """A client at ten times its quota: what it gets (1 ± 0.05 of it), and a neighbour's p99 (1.2 times or less)."""
+    from moldau.cli.bench.reports import progress
+    from moldau_dev.bench.neighbours import measure_throttling
+    from moldau_dev.bench.reports import show_spreads
+
+    with progress() as tell:
+        found = measure_throttling(rounds, seconds, tell)
+    show_json(dataclasses.asdict(found)) if json else show_spreads(found)
+
+
+@app.command()
 def footprint(folder: Folder = None, strict: Strict = False, json: Json = False) -> None:
     """Memory when idle, with 2,000 connections, with 1,000 partitions; and how long a start takes."""
     from moldau.cli.bench.reports import progress, show

@@ -1,5 +1,6 @@
 """Tables of figures of the development benchmarks."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 from moldau.cli.bench.reports import number, value_range
@@ -8,7 +9,9 @@ from moldau.cli.bench.targets import MB, Measured
 from moldau.cli.output import show_table
 from moldau_dev.bench.figures import Comparison
 from moldau_dev.bench.growth.curve import Curve
+from moldau_dev.bench.neighbours import LoginFigures, ThrottleFigures
 from moldau_dev.bench.security import Row as SecurityRow
+from moldau_dev.bench.tls import TlsRow
 
 
 def show_rates(measured: Measured) -> None:
@@ -80,3 +83,26 @@ def show_curves(curves: Sequence[Curve]) -> None:
         for each in curves
     ]
     show_table(columns, cells)
+
+
+def show_tls(rows: Sequence[TlsRow]) -> None:
+    columns = ("over TLS 1.3", "MiB/s", "from … to", "of the copy", "of it from … to")
+    cells = [
+        (
+            each.name,
+            number(each.mib_per_s.median),
+            value_range(each.mib_per_s),
+            f"{number(each.of_copy.median)} x" if each.of_copy else None,
+            value_range(each.of_copy) if each.of_copy else None,
+        )
+        for each in rows
+    ]
+    show_table(columns, cells, numbers=("MiB/s", "of the copy"))
+
+
+def show_spreads(figures: LoginFigures | ThrottleFigures) -> None:
+    """One row per field."""
+    names = [each.name for each in dataclasses.fields(figures)]
+    values = [(name, getattr(figures, name)) for name in names]
+    cells = [(name.replace("_", " "), number(each.median), value_range(each)) for name, each in values]
+    show_table(("figure", "median", "from … to"), cells, numbers=("median",))
