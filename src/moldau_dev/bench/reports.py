@@ -86,18 +86,20 @@ def show_curves(curves: Sequence[Curve]) -> None:
 
 
 def show_tls(rows: Sequence[TlsRow]) -> None:
-    columns = ("over TLS 1.3", "MiB/s", "from … to", "of the copy", "of it from … to")
+    columns = ("over TLS 1.3", "MiB/s", "of the copy", "from … to", "ms/MiB", "of its CPU", "of CPU from … to")
     cells = [
         (
             each.name,
             number(each.mib_per_s.median),
-            value_range(each.mib_per_s),
             f"{number(each.of_copy.median)} x" if each.of_copy else None,
             value_range(each.of_copy) if each.of_copy else None,
+            number(each.ms_per_mib.median),
+            f"{number(each.cpu_of_copy.median)} x" if each.cpu_of_copy else None,
+            value_range(each.cpu_of_copy) if each.cpu_of_copy else None,
         )
         for each in rows
     ]
-    show_table(columns, cells, numbers=("MiB/s", "of the copy"))
+    show_table(columns, cells, numbers=("MiB/s", "of the copy", "ms/MiB", "of its CPU"))
 
 
 def show_spreads(figures: LoginFigures | ThrottleFigures) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
+from moldau.cli.bench import processes
 from moldau.cli.bench.rounds import Tell
 from moldau.cli.bench.statistics import Spread, ratios, spread
 from moldau.cli.errors import CommandError
@@ -28,9 +29,10 @@ TOPIC: Final = "load"
 BATCH_BYTES: Final = 64 * KiB
 FETCH_BYTES: Final = MiB
 LOAD_BYTES: Final = 128 * MiB
-PRODUCES_AHEAD: Final = 8  # requests whose responses are outstanding
-FETCHES_AHEAD: Final = 2
+PRODUCES_AHEAD: Final = 32  # requests whose responses are outstanding
+FETCHES_AHEAD: Final = 4
 WAIT_S: Final = 60.0
+Transfer = Callable[["Server", int], float]
 _LENGTH_BYTES: Final = 4
 _PRODUCE_VERSION, _FETCH_VERSION = 9, 11
 RETENTION: Final = {"segment.bytes": 64 * MiB, "retention.bytes": 256 * MiB}
@@ -100,10 +102,11 @@ class TlsPeer:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where a broker, or the copy, listens with TLS, and the authority of its certificate."""
+    """Where a broker, or the copy, listens with TLS, the authority of its certificate, and its process."""
 
     address: tuple[str, int]
     authority: str
+    pid: int
 
     def connect(self) -> TlsPeer:
         return TlsPeer(self.address, self.authority)
@@ -111,19 +114,29 @@ class Server:
 
 @dataclass(slots=True)
 class Rates:
-    """MiB per second, round by round."""
+    """MiB per second, and the CPU seconds of the server per MiB, round by round."""
 
     written: list[float] = field(default_factory=list)
     read: list[float] = field(default_factory=list)
+    cpu_written: list[float] = field(default_factory=list)
+    cpu_read: list[float] = field(default_factory=list)
+
+    def measure(self, server: Server, size: int, write: Transfer, read: Transfer) -> None:
+        for transfer, rates, costs in ((write, self.written, self.cpu_written), (read, self.read, self.cpu_read)):
+            cpu_s = processes.cpu_s(server.pid)
+            rates.append(transfer(server, size))
+            costs.append((processes.cpu_s(server.pid) - cpu_s) * 1000 / (size / MiB))
 
 
 @dataclass(frozen=True, slots=True)
 class TlsRow:
-    """A rate over TLS, and its ratio to that of the copy in the same rounds."""
+    """Rate and CPU time over TLS, and their ratios to those of the copy in the same rounds."""
 
     name: str
     mib_per_s: Spread
+    ms_per_mib: Spread
     of_copy: Spread | None = None
+    cpu_of_copy: Spread | None = None
 
 
 def copy_written(server: Server, size: int) -> float:
@@ -208,7 +221,7 @@ def copy_server(certificate: Path, authority: Path) -> Iterator[Server]:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        yield Server(("127.0.0.1", int(process.stdout.readline())), str(authority))
+        yield Server(("127.0.0.1", int(process.stdout.readline())), str(authority), process.pid)
     finally:
         process.kill()
         process.wait()
@@ -227,24 +240,25 @@ def measure_tls(
         authority = Path(broker.security.client_settings["ssl.truststore.location"])
         copy = stack.enter_context(copy_server(authority.with_name("node.pem"), authority))
         port = int(broker.bootstrap_servers.rpartition(":")[2])
-        servers = {"Moldau": Server(("127.0.0.1", port), str(authority)), **(others or {})}
+        servers = {"Moldau": Server(("127.0.0.1", port), str(authority), broker.pid), **(others or {})}
         rates = {name: Rates() for name in ("copy", *servers)}
         for number in range(rounds + 1):  # the first round warms up
             tell(f"round {number} of {rounds}" if number else "warming up")
-            found = {"copy": (copy_written(copy, size), copy_read(copy, size))}
-            found |= {name: (produced(server, size), fetched(server, size)) for name, server in servers.items()}
-            for name, (written, read) in found.items():
-                if number:
-                    rates[name].written.append(written)
-                    rates[name].read.append(read)
+            found = rates if number else {name: Rates() for name in rates}
+            found["copy"].measure(copy, size, copy_written, copy_read)
+            for name, server in servers.items():
+                found[name].measure(server, size, produced, fetched)
     return [*_rows("copy", rates), *(row for name in servers for row in _rows(name, rates))]
 
 
 def _rows(name: str, rates: dict[str, Rates]) -> Iterator[TlsRow]:
     own, copy = rates[name], rates["copy"]
     if name == "copy":
-        yield TlsRow("copy, 64 KiB to the server", spread(own.written))
-        yield TlsRow("copy, 1 MiB from the server", spread(own.read))
-    else:
-        yield TlsRow(f"{name}, produce of 64 KiB", spread(own.written), ratios(own.written, copy.written))
-        yield TlsRow(f"{name}, fetch of 1 MiB", spread(own.read), ratios(own.read, copy.read))
+        yield TlsRow("copy, 64 KiB to the server", spread(own.written), spread(own.cpu_written))
+        yield TlsRow("copy, 1 MiB from the server", spread(own.read), spread(own.cpu_read))
+        return
+    for kind, rate, cpu, copied, copied_cpu in (
+        ("produce of 64 KiB", own.written, own.cpu_written, copy.written, copy.cpu_written),
+        ("fetch of 1 MiB", own.read, own.cpu_read, copy.read, copy.cpu_read),
+    ):
+        yield TlsRow(f"{name}, {kind}", spread(rate), spread(cpu), ratios(rate, copied), ratios(cpu, copied_cpu))
