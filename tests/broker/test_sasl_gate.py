@@ -23,6 +23,7 @@ from sasl_scene import (
 from moldau.machines.access.plain import INVALID, OTHER_IDENTITY, plain_message
 from moldau.model.errors import ErrorCode, InvalidConfig
 from moldau.node.configuration import load_configuration
+from moldau.wire.framing import RequestHeader, frame_request
 from moldau.wire.messages import (
     ApiVersionsRequest,
     CreateTopicsRequest,
@@ -37,6 +38,7 @@ pytestmark = pytest.mark.proves("O4", part="SASL")
 VERSIONS = (3, ApiVersionsRequest(client_software_name="peer", client_software_version="1"))
 HELLO = (1, SaslHandshakeRequest(mechanism="PLAIN"))
 LOGIN = (2, SaslAuthenticateRequest(auth_bytes=plain_message("alice", "pw-a")))
+SOON_S = 5.0
 METADATA = (12, MetadataRequest(topics=[]))
 
 
@@ -47,6 +49,23 @@ def test_authenticated_connection_is_served_as_its_user() -> None:
         (connection,) = scene.node._listeners.limits._connections
         assert connection.principal == "User:alice"
         assert scene.node.broker.authentication_meter.successes == 1
+
+    on_broker(script, settings=WITH_PLAIN)
+
+
+def test_client_of_a_later_release_retries_with_an_older_version_of_api_versions() -> None:
+    async def script(scene: Scene) -> None:
+        unknown = struct.pack(">hhih", 18, 99, 7, -1)
+        peer = await raw_peer(scene)
+        peer.connection.send([struct.pack(">i", len(unknown)) + unknown])
+        await asyncio.sleep(1)
+        for version, request in (VERSIONS, HELLO):
+            header = RequestHeader(request.API_KEY, version, 1, "peer")
+            peer.connection.send([b"".join(bytes(piece) for piece in frame_request(header, request))])
+            await asyncio.sleep(1)
+        assert not peer.is_lost.is_set()
+        assert len(peer.frames) == 3
+        assert peer.frames[0][4:6] == struct.pack(">h", ErrorCode.UNSUPPORTED_VERSION)
 
     on_broker(script, settings=WITH_PLAIN)
 
@@ -70,8 +89,10 @@ def test_authenticated_connection_is_served_as_its_user() -> None:
 )
 def test_unauthenticated_request_closes_the_connection(requests: list[tuple[int, Any]]) -> None:
     async def script(scene: Scene) -> None:
+        started_s = asyncio.get_running_loop().time()
         peer = await peer_after(scene, *requests)
         await peer.is_lost.wait()
+        assert asyncio.get_running_loop().time() - started_s < SOON_S  # not when the time to authenticate is over
         assert not any(len(frame) > 2000 for frame in peer.frames)
         assert "t" not in scene.node.broker.image.topics
         assert scene.node.broker.authentication_meter.successes == 0
@@ -144,7 +165,8 @@ def test_large_frame_is_rejected_before_authentication_and_allowed_after() -> No
     async def script(scene: Scene) -> None:
         peer = await raw_peer(scene)
         peer.connection.send([struct.pack(">i", 1001)])
-        await peer.is_lost.wait()
+        async with asyncio.timeout(SOON_S):
+            await peer.is_lost.wait()
         talker = await log_in(scene)
         topic = CreateTopicsRequest.CreatableTopic(name="t", num_partitions=1, replication_factor=1)
         assert (await talker.ask(7, CreateTopicsRequest(topics=[topic]))).topics[0].error_code == 0

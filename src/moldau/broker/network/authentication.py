@@ -41,6 +41,7 @@ from moldau.wire.messages import (
 )
 
 API_VERSIONS: Final = 18
+API_VERSIONS_NEWEST: Final = 4
 SASL_HANDSHAKE: Final = SaslHandshakeRequest.API_KEY
 SASL_AUTHENTICATE: Final = SaslAuthenticateRequest.API_KEY
 HANDSHAKE_VERSIONS: Final = (0, 1)
@@ -188,7 +189,10 @@ class SaslGate:
 
     def _handle(self, header: RequestHeader, frame: memoryview, position: int) -> bool:
         if header.api_key == API_VERSIONS and self._state is _State.NEW:
-            self._state = _State.VERSIONS_SENT
+            if (
+                header.api_version <= API_VERSIONS_NEWEST
+            ):  # else the response names the versions, and the client retries
+                self._state = _State.VERSIONS_SENT
             return False
         if self._state is _State.EXPIRED and header.api_key != SASL_HANDSHAKE:
             self._host.meter.expired += 1
