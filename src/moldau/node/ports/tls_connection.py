@@ -39,6 +39,7 @@ from moldau.node.ports.tls_errors import ALERT_RECORD, HANDSHAKE_RECORD, describ
 from moldau.node.ports.tls_handshakes import Handshakes
 
 RECEIVE_BYTES: Final = 64 * KiB  # per system call; a paused connection keeps as much
+BULK_BYTES: Final = 256 * KiB  # after a system call that got all it asked for
 ENCRYPT_BYTES: Final = 128 * KiB  # in one go: what OpenSSL wrote is then still in the processor's cache
 REJECT_S: Final = 1.0  # for the peer to read the alert
 JOIN_BYTES_MAX: Final = 4 * KiB  # shorter pieces are joined: each write makes a record
@@ -51,7 +52,7 @@ class TlsShare:
 
     def __init__(self) -> None:
         self.handshakes = Handshakes()
-        self.received = memoryview(bytearray(RECEIVE_BYTES))  # encrypted bytes, which move on at once
+        self.received = memoryview(bytearray(BULK_BYTES))  # encrypted bytes, which move on at once
 
 
 class TlsConnection(SocketConnection):
@@ -82,6 +83,7 @@ class TlsConnection(SocketConnection):
         self._tls = context.wrap_bio(self._incoming, self._outgoing, self._is_server, server_hostname or None)
         self._encrypted = memoryview(b"")  # not sent yet
         self._is_handshaking = True
+        self._receive_bytes = RECEIVE_BYTES
         self._has_received = False
         self._has_sent_close = False
         self._is_pumping = False
@@ -178,7 +180,7 @@ class TlsConnection(SocketConnection):
 
     def _readable(self) -> None:
         try:
-            count = self._socket.recv_into(self._scratch)
+            count = self._socket.recv_into(self._scratch, self._receive_bytes)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -190,6 +192,7 @@ class TlsConnection(SocketConnection):
             self._on_end_of_stream()
             return
         if not self._is_handshaking:
+            self._receive_bytes = BULK_BYTES if count >= self._receive_bytes else RECEIVE_BYTES
             self._incoming.write(self._scratch[:count])
             self._pump()
         elif self._rejecting is None:
