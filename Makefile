@@ -82,7 +82,7 @@ test-prometheus: $(DEV_STAMP) ## alerting rules and dashboard in a real Promethe
 .PHONY: test-go
 test-go: $(DEV_STAMP) ## franz-go's own tests and its client of the schema registry; needs go
 	@command -v go >/dev/null || { echo "go is not installed: see https://go.dev/dl" >&2; exit 1; }
-	cd extra/go && go build -o bin/tour .
+	cd extra/go && go build -o bin/tour . && go build -o bin/secured ./secured
 	cd extra/go/suite && go test -c -o ../bin/kgo.test github.com/twmb/franz-go/pkg/kgo
 	$(PYTEST) extra/go
 

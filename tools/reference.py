@@ -196,8 +196,8 @@ def authorization() -> str:
         table(["API", "needs", "when", "otherwise"], rows),
         f"Allowed to every client: {', '.join(free)}.",
         "## Differences from Apache Kafka",
-        "Every API is sent to Moldau and to Apache Kafka 4.3.1 under no ACL, each single ACL, and all but one. Both deny "
-        "the same requests with the same responses, and hide the same names, but for:",
+        "Every API is sent to Moldau and to Apache Kafka 4.3.1 under no ACL, each single ACL, and all but one. Both "
+        "deny the same requests with the same responses, and hide the same names, but for:",
         table(["request", "difference"], [[each["what"], each["why"]] for each in _acl_differences()]),
     )
 

@@ -12,7 +12,8 @@ from moldau.testing.broker import Broker
 from moldau_dev.spark import SETTINGS
 
 # `make test-connector` fetches the jars; the others need PySpark only.
-collect_ignore_glob = ([] if jars() else ["test_connector_*.py"]) + ([] if has_spark else ["test_standalone_*.py", "test_secured_*.py"])
+_without_spark = [] if has_spark else ["test_standalone_*.py", "test_secured_*.py"]
+collect_ignore_glob = _without_spark + ([] if jars() else ["test_connector_*.py"])
 
 TIMEOUT_S = 600
 

@@ -189,9 +189,8 @@ class SaslGate:
 
     def _handle(self, header: RequestHeader, frame: memoryview, position: int) -> bool:
         if header.api_key == API_VERSIONS and self._state is _State.NEW:
-            if (
-                header.api_version <= API_VERSIONS_NEWEST
-            ):  # else the response names the versions, and the client retries
+            # The response to a later version names those that are known, and the client sends it again.
+            if header.api_version <= API_VERSIONS_NEWEST:
                 self._state = _State.VERSIONS_SENT
             return False
         if self._state is _State.EXPIRED and header.api_key != SASL_HANDSHAKE:
