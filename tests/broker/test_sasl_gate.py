@@ -61,7 +61,7 @@ def test_client_of_a_later_release_retries_with_an_older_version_of_api_versions
         await asyncio.sleep(1)
         for version, request in (VERSIONS, HELLO):
             header = RequestHeader(request.API_KEY, version, 1, "peer")
-            peer.connection.send([b"".join(bytes(piece) for piece in frame_request(header, request))])
+            peer.connection.send(frame_request(header, request))
             await asyncio.sleep(1)
         assert not peer.is_lost.is_set()
         assert len(peer.frames) == 3
