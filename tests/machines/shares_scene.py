@@ -111,9 +111,7 @@ class Scene:
         if offset is not None and offset < self.end_offset:
             end_offset = min(offset + 7, self.end_offset)
             found = (each for each in sorted(self.records) if offset <= each < end_offset)
-            self.machine.inspect(
-                offset, end_offset, [InspectedRecord(each, self.keys.get(each)) for each in found], self.now_ms
-            )
+            self.machine.inspect(offset, end_offset, [InspectedRecord(each, self.keys.get(each)) for each in found])
             self.check()
 
     def fetch(self, member: str, records_max: int, batches_max: int, *, is_strict: bool = False) -> list[AcquiredRange]:

@@ -30,7 +30,7 @@ def inspect(machine: OrderedPartitionMachine, keys: tuple[int | None, ...]) -> N
     offset = machine.inspected_until
     assert offset is not None
     records = [InspectedRecord(each, key) for each, key in enumerate(keys) if each >= offset]
-    machine.inspect(offset, len(keys), records, 0.0)
+    machine.inspect(offset, len(keys), records)
 
 
 def acquire(machine: OrderedPartitionMachine, records_max: int = 100, now_ms: float = 0.0) -> list[int]:
@@ -115,7 +115,7 @@ def test_new_leader_keeps_the_order() -> None:
 
 def test_gaps_between_inspected_records_are_passed() -> None:
     machine = OrderedPartitionMachine(ShareState(0, 0), ORDERED, 0, 10, 0, 0.0)
-    machine.inspect(0, 10, [InspectedRecord(4, 1), InspectedRecord(7, 1)], 0.0)
+    machine.inspect(0, 10, [InspectedRecord(4, 1), InspectedRecord(7, 1)])
     assert machine.start_offset == 4
     assert acquire(machine) == [4]
     acknowledge(machine, 4)

@@ -214,8 +214,7 @@ class SharePartition:
                 f"readable, so that these records wait: {error.message}",
             )
             return
-        machine.inspect(offset, end_offset, records, self._support.clock.monotonic_ms())
-        self._set_timer()
+        machine.inspect(offset, end_offset, records)
 
     def _inspected(self, task: "asyncio.Task[None]") -> None:
         self._inspecting = None

@@ -78,7 +78,7 @@ class OrderedPartitionMachine(SharePartitionMachine):
         is_necessary = inspection.until_offset < self.end_offset or self._room() > 0
         return inspection.until_offset if is_necessary else None
 
-    def inspect(self, first_offset: int, end_offset: int, records: Iterable[InspectedRecord], now_ms: float) -> None:
+    def inspect(self, first_offset: int, end_offset: int, records: Iterable[InspectedRecord]) -> None:
         """The log was read from `inspected_until` to `end_offset`; it has nothing to deliver between these records."""
         inspection = self._inspection
         if inspection is None or first_offset != inspection.until_offset:
@@ -90,31 +90,23 @@ class OrderedPartitionMachine(SharePartitionMachine):
                 break
             if record.offset >= self.start_offset:
                 self._archive_gap(max(position, self.start_offset), record.offset - 1)
-                self._inspect(inspection, record, now_ms)
+                self._inspect(inspection, record)
             position = record.offset + 1
         self._archive_gap(max(position, self.start_offset), end_offset - 1)
         inspection.until_offset = end_offset
         self._available_from = min(self._available_from, first_offset)
         self._window.remove_finished()
 
-    def _inspect(self, inspection: Inspection, record: InspectedRecord, now_ms: float) -> None:
+    def _inspect(self, inspection: Inspection, record: InspectedRecord) -> None:
         window = self._window
         window.extend(record.offset + 1)
         start, end = window.cut(record.offset, record.offset)
         run = window.runs[start]
-        if run.write or run.state in (RecordState.AVAILABLE, RecordState.ACQUIRED):
-            due_ms = inspection.add(record)
-            if run.state is RecordState.AVAILABLE and not run.write:
-                self._wait_until(run, max(due_ms, run.deadline_ms), now_ms)
+        is_unfinished = run.write or run.state in (RecordState.AVAILABLE, RecordState.ACQUIRED)
+        is_blocked = is_unfinished and inspection.add(record)
+        if is_blocked and run.state is RecordState.AVAILABLE and not run.write:
+            window.change(run, RecordState.AVAILABLE, deadline_ms=BLOCKED)
         window.merge(start, end)
-
-    def _wait_until(self, run: Run, due_ms: float, now_ms: float) -> None:
-        """Let an available run be acquired from then on."""
-        self._window.change(run, RecordState.AVAILABLE, deadline_ms=due_ms if due_ms > now_ms else NOW)
-        if due_ms <= now_ms:
-            self._available_from = min(self._available_from, run.first_offset)
-        elif due_ms < BLOCKED:
-            self._wake_at(due_ms, run.first_offset, run.last_offset)
 
     def _end_waits(self, now_ms: float) -> None:
         """The next records of the keys of finished records may be acquired."""
@@ -122,9 +114,16 @@ class OrderedPartitionMachine(SharePartitionMachine):
         if self._inspection is None:
             return
         for each in finished:
-            for offset, due_ms in self._inspection.finish(*each):
+            for offset in self._inspection.finish(*each):
                 start, end = self._window.cut(offset, offset)
                 run = self._window.runs[start]
                 if run.state is RecordState.AVAILABLE and not run.write:
-                    self._wait_until(run, due_ms, now_ms)
+                    self._unblock(run, now_ms)
                 self._window.merge(start, end)
+
+    def _unblock(self, run: Run, now_ms: float) -> None:
+        self._window.change(run, RecordState.AVAILABLE)
+        if run.delivery_count:
+            self._make_available(run, now_ms)
+        else:
+            self._available_from = min(self._available_from, run.first_offset)
