@@ -46,6 +46,7 @@ from moldau.broker.runtime.loop_stalls import LoopStalls
 from moldau.broker.runtime.meters import AuthenticationMeter, TrafficMeter
 from moldau.broker.runtime.rate_limited_logger import RateLimitedLogger
 from moldau.broker.runtime.record_sampler import RecordSamplers
+from moldau.broker.schedules.schedule_coordinator import ScheduleCoordinator
 from moldau.broker.shares.network_persister import NetworkPersister
 from moldau.broker.shares.share_coordinator import ShareCoordinator
 from moldau.broker.shares.shares import Shares
@@ -174,11 +175,7 @@ class Broker:
             self.replicas,
         )
         self._make_maintenance(ports, store)
-        self.share_coordinator = ShareCoordinator(self, on_failure)
-        self.share_persister = NetworkPersister(self, self.share_coordinator)
-        self.groups = Groups(self, self.share_persister, on_failure)
-        self.shares = Shares(self, self.share_persister)
-        self.transactions = Transactions(self, on_failure)
+        self._make_coordinators(on_failure)
         self.metadata_publisher = MetadataPublisher(self._follow, partial(on_failure, "following the metadata failed"))
         self.lost_brokers = LostBrokers(
             self.node_id, ports.clock, self.metadata_publisher, lambda: self.inter_broker_listener
@@ -214,6 +211,14 @@ class Broker:
             cleaner,
             lambda: not self.log_dirs.are_all_online,
         )
+
+    def _make_coordinators(self, on_failure: Callable[[str, BaseException], None]) -> None:
+        self.share_coordinator = ShareCoordinator(self, on_failure)
+        self.share_persister = NetworkPersister(self, self.share_coordinator)
+        self.groups = Groups(self, self.share_persister, on_failure)
+        self.shares = Shares(self, self.share_persister)
+        self.transactions = Transactions(self, on_failure)
+        self.schedules = ScheduleCoordinator(self, on_failure)
 
     # -- metadata
 
@@ -254,6 +259,7 @@ class Broker:
         if delta.removed or delta.changed:
             self.shares.remove_stale(image)
         await self.share_coordinator.follow(image, delta)
+        await self.schedules.follow(image, delta)
         await self.groups.follow(image, delta)
         await self.transactions.follow(image, delta)
 
@@ -359,6 +365,7 @@ class Broker:
         self.log_scrubber.start()
         self.replicas.start()
         self.share_coordinator.start()
+        self.schedules.start()
         self.groups.start()
         self.transactions.start()
         self.loop_stalls.start()
@@ -373,6 +380,7 @@ class Broker:
         await self.log_scrubber.stop()
         await self.metadata_publisher.close()
         await self.shares.close()
+        await self.schedules.close()
         await self.transactions.close()
         await self.groups.close()
         await self.share_coordinator.close()

@@ -6,7 +6,8 @@ from typing import Final
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 STATE_TOPIC: Final = "__transaction_state"
 SHARE_STATE_TOPIC: Final = "__share_group_state"
-INTERNAL: Final = frozenset({OFFSETS_TOPIC, STATE_TOPIC, SHARE_STATE_TOPIC})
+SCHEDULE_STATE_TOPIC: Final = "__schedule_state"
+INTERNAL: Final = frozenset({OFFSETS_TOPIC, STATE_TOPIC, SHARE_STATE_TOPIC, SCHEDULE_STATE_TOPIC})
 
 CACHED_HASHES: Final = 1 << 16
 CACHED_CHARACTERS_MAX: Final = 256  # an id may have a hundred times as many

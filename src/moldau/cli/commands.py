@@ -11,6 +11,7 @@ COMMANDS: Final[dict[str, str]] = {
     "topic": "moldau.cli.topics:app",
     "config": "moldau.cli.configs:app",
     "group": "moldau.cli.groups:app",
+    "schedule": "moldau.cli.schedules:app",
     "queue": "moldau.cli.queues:app",
     "profile": "moldau.cli.profiles:app",
     "acl": "moldau.cli.acls:app",

@@ -30,6 +30,17 @@ def complete_groups(context: typer.Context, incomplete: str) -> list[str]:
     return _complete(context, incomplete, names)
 
 
+def complete_schedules(context: typer.Context, incomplete: str) -> list[str]:
+    async def names(client: "AsyncClient") -> list[str]:
+        from moldau.client.schedules import GROUP_RESOURCES
+        from moldau.wire import messages
+
+        response = await client.send(messages.ListConfigResourcesRequest(resource_types=[GROUP_RESOURCES]))
+        return [each.resource_name for each in response.config_resources]
+
+    return _complete(context, incomplete, names)
+
+
 def _complete(
     context: typer.Context, incomplete: str, names: "Callable[[AsyncClient], Awaitable[list[str]]]"
 ) -> list[str]:

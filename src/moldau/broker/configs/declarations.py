@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from moldau.broker.configs.broker_settings import BrokerSettings
+from moldau.broker.configs.schedule_configs import SCHEDULE_SETTINGS
 from moldau.broker.configs.topic_defaults import TOPIC_DEFAULTS
 from moldau.model import kafka_settings
 from moldau.model.settings import Kind, Setting, declared, shorten
@@ -17,7 +18,7 @@ BROKER_SETTINGS: Final[Mapping[str, Setting]] = {
     **TOPIC_DEFAULTS,
     **kafka_settings.BROKER_SETTINGS,
 }
-GROUP_SETTINGS: Final = kafka_settings.GROUP_SETTINGS
+GROUP_SETTINGS: Final[Mapping[str, Setting]] = {**kafka_settings.GROUP_SETTINGS, **SCHEDULE_SETTINGS}
 
 LISTENER_PREFIX: Final = "listener.name."
 PER_LISTENER: Final = ("ssl.", "sasl.")  # what a listener may override

@@ -8,6 +8,7 @@ from moldau.broker.configs.broker_settings import BrokerSettings
 from moldau.broker.configs.client_metrics import CLIENT_METRICS_SETTINGS, check_client_metrics
 from moldau.broker.configs.declarations import BROKER_SETTINGS, GROUP_SETTINGS, TOPIC_SETTINGS, broker_setting, unknown
 from moldau.broker.configs.resolution import Texts, acceptable, effective_log_settings
+from moldau.broker.configs.schedule_configs import check_schedule_config
 from moldau.broker.configs.topic_defaults import TOPIC_FIELDS
 from moldau.machines.groups.consumer.settings import check_heartbeat_config
 from moldau.machines.groups.share.settings import check_share_group_config
@@ -67,6 +68,7 @@ def check_group_settings(texts: Texts, settings: BrokerSettings, changed: Set[st
         GROUP_SETTINGS[name].parse(texts[name])
     check_heartbeat_config(settings, texts, changed)
     check_share_group_config(settings, texts, changed)
+    check_schedule_config(texts, changed)
 
 
 class ConfigValidator:

@@ -12,6 +12,8 @@ from moldau.machines.metadata.image import Resource, ResourceType
 from moldau.machines.metadata.machine import MetadataMachine
 from moldau.machines.metadata.records import Record
 from moldau.machines.metadata.settings import RESOURCES_PER_REQUEST_MAX
+from moldau.machines.schedules.definition import PREFIX as SCHEDULE_PREFIX
+from moldau.machines.schedules.definition import TOPIC as SCHEDULE_TOPIC
 from moldau.model.errors import InvalidRequest, KafkaError, PolicyViolation
 
 Change = TypeVar("Change")
@@ -40,6 +42,20 @@ def rejection(resource: Resource, context: QuorumContext) -> KafkaError | None:
     return None
 
 
+def _schedule_rejection(resource: Resource, requested: Any, context: QuorumContext) -> KafkaError | None:
+    """A schedule publishes with the rights of the brokers: changing one needs the right to write to its topic."""
+    changes = {each.name: each.value for each in requested.configs if each.name.startswith(SCHEDULE_PREFIX)}
+    if resource.type != ResourceType.GROUP or not changes:
+        return None
+    stored = context.broker.image.configs.get(resource, {})
+    try:
+        for topic in {changes.get(SCHEDULE_TOPIC), stored.get(SCHEDULE_TOPIC)} - {None, ""}:
+            context.authorize(Operation.WRITE, Protected(ResourceKind.TOPIC, str(topic)))
+    except KafkaError as error:
+        return error
+    return None
+
+
 def _is_broker(name: str, context: QuorumContext) -> bool:
     """Whether this names a broker of the cluster, or is the cluster-wide default."""
     image = context.broker.image
@@ -60,7 +76,7 @@ async def alter(
     wanted = []
     for requested in request.resources:
         resource = Resource(requested.resource_type, requested.resource_name)
-        error = rejection(resource, context)
+        error = rejection(resource, context) or _schedule_rejection(resource, requested, context)
         if error is not None:
             results.append(rejected(requested, error, result))
         else:
