@@ -114,6 +114,10 @@ soak-spark: $(SPARK_STAMP) ## Spark queries and lake tables whose processes are 
 soak-kill: $(DEV_STAMP) ## kill -9 under load, 50 times; KILLS=500 for more
 	MOLDAU_KILLS=$(or $(KILLS),50) $(PYTEST) -s tests/clients/test_kill_and_restart.py -k kills_under_load
 
+.PHONY: soak-schedules
+soak-schedules: $(DEV_STAMP) ## 1,000 schedules for 10 minutes with three failovers; MINUTES=1 SCHEDULES=100
+	MOLDAU_MINUTES=$(or $(MINUTES),10) MOLDAU_SCHEDULES=$(or $(SCHEDULES),1000) $(PYTEST) -s extra/schedules
+
 .PHONY: soak-cluster
 soak-cluster: $(DEV_STAMP) ## kills of leader, controller, follower, all, and rolling restarts of a cluster; ROUNDS=20
 	MOLDAU_ROUNDS=$(or $(ROUNDS),20) $(PYTEST) tests/clients/test_cluster_faults.py
@@ -182,6 +186,12 @@ bench-growth: $(DEV_STAMP) ## what a request costs beside 10 to 10,000 partition
 	$(BIN)/python -m moldau_dev.bench growth --svg docs/growth.svg
 
 # Spark's own connector is measured too where `make test-connector` has fetched it.
+.PHONY: bench-queues
+bench-queues: $(DEV_STAMP) ## queues beside Redis streams: throughput, p99, losses by kill -9; needs redis-server, on an idle machine
+	@command -v redis-server >/dev/null || { echo "redis-server is not installed. On Debian or Ubuntu: apt install redis-server" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet redis
+	$(BIN)/python extra/queues/bench_queues.py
+
 .PHONY: bench-spark
 bench-spark: $(SPARK_STAMP) ## broker and Spark together: reads, exactly-once writes, an archive; needs java 17
 	$(BIN)/python -m moldau_dev.bench spark $(addprefix --official ,$(lastword $(wildcard extra/spark/target/connector-*)))

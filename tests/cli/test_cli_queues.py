@@ -126,19 +126,39 @@ def test_invalid_use_is_reported(moldau: Moldau) -> None:
     assert "--ack cannot be combined with --exec" in moldau("take", "plain", "--ack", "--exec", "true", code=2)
 
 
-def test_dead_letters_are_listed_replayed_and_purged(
-    broker: Broker, moldau: Moldau, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The commands on a topic of dead letters, which the test writes itself."""
-    monkeypatch.setattr("moldau.cli.queue_dead.dead_letter_topic", lambda *_: "dlq.revived")
-    moldau("create", "revived")
-    broker.create_topic("dlq.revived")
-    context = (("__dlq.errors.topic", b"revived"), ("kind", b"own"))
-    with broker.client() as client:
-        client.produce("dlq.revived", 0, [(0, b"k", b"%d" % number, context) for number in range(3)])
-    assert moldau("dead", "list", "revived", "--count", "2", "--format", "%o %v").splitlines() == ["0 0", "1 1"]
+def until(condition: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.05)  # polls the condition
+
+
+def test_dead_letters_are_listed_replayed_and_purged(moldau: Moldau) -> None:
+    def dead() -> list[str]:
+        return [each["value"] for each in json.loads(moldau("dead", "list", "revived", "--json"))]
+
+    moldau("create", "revived", "--dead-letters", "dlq.revived", "--max-attempts", "2")
+    moldau("put", "revived", "0", "1", "2", "--key", "k", "-H", "kind=own")
+    moldau("take", "revived", "--exec", "exit 65", "--count", "2")
+    moldau("take", "revived", "--exec", "exit 1", "--count", "2")  # both attempts of the third
+    until(lambda: len(dead()) == 3)
+    assert dead() == ["0", "1", "2"]
+    assert "__dlq.errors.topic=revived" in moldau("dead", "list", "revived", "--count", "1")
+    status = json.loads(moldau("status", "revived", "--json"))
+    assert status["dead"] == 3
     moldau("dead", "replay", "revived", "--count", "2")
-    assert moldau("peek", "revived", "--format", "%k %v %h").splitlines() == ["k 0 kind=own", "k 1 kind=own"]
-    assert [each["value"] for each in json.loads(moldau("dead", "list", "revived", "--json"))] == ["2"]
+    assert dead() == ["2"]
+    assert moldau("take", "revived", "--count", "2", "--ack", "--format", "%k %v %h").splitlines() == [
+        "k 0 kind=own",
+        "k 1 kind=own",
+    ]
     moldau("dead", "purge", "revived", "--yes")
-    assert json.loads(moldau("dead", "list", "revived", "--json")) == []
+    assert dead() == []
+
+
+def test_retry_waits_for_the_back_off(moldau: Moldau) -> None:
+    moldau("create", "patient", "--backoff", "1s", "--backoff-factor", "1", "--backoff-max", "2s")
+    moldau("put", "patient", "job")
+    before_s = time.monotonic()
+    assert moldau("take", "patient", "--count", "2", text="r\na\n").split() == ["job", "job"]
+    assert time.monotonic() - before_s >= 1

@@ -22,6 +22,7 @@ BACKOFF_MAX_MS: Final = "share.retry.backoff.max.ms"
 BACKOFF_MS: Final = "share.retry.backoff.ms"
 DEAD_LETTER_COPY: Final = "errors.deadletterqueue.copy.record.enable"
 DEAD_LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"
+DEAD_LETTERS_ENABLE: Final = "errors.deadletterqueue.group.enable"  # of a topic that may have dead letters
 DELAY_ENABLE: Final = "share.delay.enable"
 DELIVERY_COUNT_LIMIT: Final = "share.delivery.count.limit"
 LOCK_MS: Final = "share.record.lock.duration.ms"
@@ -75,15 +76,24 @@ def create_queue(
 ) -> bool:
     """Set the configs of the group, then create the topic if it does not exist; return whether it was created.
 
-    The group starts at the earliest record, and acquires single records where the cluster supports that.
+    The group starts at the earliest record, and acquires single records where the cluster supports that. A missing
+    dead-letter topic is created too; an existing one must be enabled for dead letters already.
     """
     resource = Resource(ResourceKind.GROUP, group)
     defaults = {AUTO_OFFSET_RESET: "earliest"}
     if any(each.name == ACQUIRE_MODE for each in client.describe_configs(resource)):
         defaults[ACQUIRE_MODE] = "record_limit"
     client.alter_configs(resource, {**defaults, **configs})
+    if dead_letters := configs.get(DEAD_LETTER_TOPIC):
+        _create_if_missing(client, dead_letters, partitions, replication_factor, {DEAD_LETTERS_ENABLE: "true"})
+    return _create_if_missing(client, topic, partitions, replication_factor, {})
+
+
+def _create_if_missing(
+    client: BlockingClient, topic: str, partitions: int, replication_factor: int, configs: Mapping[str, str]
+) -> bool:
     try:
-        client.create_topic(topic, partitions=partitions, replication_factor=replication_factor)
+        client.create_topic(topic, partitions=partitions, replication_factor=replication_factor, configs=configs)
     except TopicAlreadyExists:
         return False
     return True
