@@ -113,7 +113,7 @@ class RedisServer:
             except self._redis.exceptions.RedisError:
                 if time.monotonic() > end_s:
                     raise
-                time.sleep(0.05)
+                time.sleep(0.05)  # polls the condition
 
     def put_many(self, values: list[bytes]) -> None:
         for first in range(0, len(values), 500):
@@ -174,7 +174,7 @@ def latency_p99_ms(server: Server, seconds: float) -> float:
     taker.start()
     began_s = time.monotonic()
     for number in range(jobs):
-        time.sleep(max(0.0, began_s + number / RATE - time.monotonic()))
+        time.sleep(max(0.0, began_s + number / RATE - time.monotonic()))  # the pace of the puts
         server.put(f"{time.monotonic()} ".encode() + VALUE)
     taker.join()
     return sorted(found[jobs // 10 :])[int(len(found[jobs // 10 :]) * 0.99)] * 1000
@@ -196,7 +196,7 @@ def lost_after_kill(server: Server, seconds: float) -> tuple[int, int]:
 
     putter = threading.Thread(target=put)
     putter.start()
-    time.sleep(seconds)
+    time.sleep(seconds)  # how long it puts before the kill
     server.crash()
     is_over.set()
     putter.join()
