@@ -66,7 +66,7 @@ def test_metrics_have_help_and_escaped_labels() -> None:
     text = prometheus_text("a", parts, is_running=True)
     assert 'moldau_pipeline_input_rows_total{pipeline="a",part="lake"} 300\n' in text
     assert 'moldau_pipeline_lag_records{pipeline="a",part="clean",topic="clicks",partition="0"} 5\n' in text
-    assert text.count("# HELP") == text.count("# TYPE") == 8
+    assert text.count("# HELP") == text.count("# TYPE") == 9
 
 
 @pytest.mark.proves("D4")
