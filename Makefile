@@ -92,6 +92,11 @@ test-console: $(DEV_STAMP) ## the web console in a real browser; needs chromium
 	$(BIN)/pip install --quiet --editable '.[browser]'
 	$(PYTEST) extra/console
 
+.PHONY: test-openapi
+test-openapi: $(DEV_STAMP) ## requests that schemathesis makes from the gateway's OpenAPI; EXAMPLES=50 of each operation, SEED=1
+	$(BIN)/pip install --quiet --editable '.[openapi]'
+	$(PYTEST) extra/gateway --timeout 960
+
 .PHONY: fuzz-security
 fuzz-security: $(DEV_STAMP) ## mutated SASL exchanges and TLS handshakes: EXCHANGES=100000 of each
 	SASL_SEEDS=$$(( ($(or $(EXCHANGES),100000) + 399) / 400 )) TLS_HANDSHAKES=$(or $(EXCHANGES),100000) \
