@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from moldau.broker.access import Operation
 from moldau.broker.partitions.table import Partitions
@@ -13,6 +13,7 @@ from moldau.machines.shares.acknowledgement import Acknowledgement, AcknowledgeT
 from moldau.machines.shares.sessions import FetchedPartition, MemberKey
 from moldau.model.errors import InvalidRecordState, InvalidRequest, KafkaError, TopicAuthorizationFailed
 from moldau.model.ids import TopicId
+from moldau.wire.messages import ShareAcknowledgeRequest, ShareFetchRequest
 
 MEMBER_ID_BYTES_MAX: Final = 36  # a UUID, as Kafka requires
 
@@ -40,7 +41,7 @@ def member_of(group_id: str | None, member_id: str | None) -> MemberKey:
     return MemberKey(group_id, member_id)
 
 
-def partitions_of(topics: Iterable[Any]) -> list[FetchedPartition]:
+def partitions_of(topics: "Iterable[ShareFetchRequest.FetchTopic]") -> list[FetchedPartition]:
     return [
         FetchedPartition(TopicId(topic.topic_id), partition.partition_index)
         for topic in topics
@@ -48,7 +49,9 @@ def partitions_of(topics: Iterable[Any]) -> list[FetchedPartition]:
     ]
 
 
-def batches_of(topics: Iterable[Any]) -> dict[FetchedPartition, list[Acknowledgement]]:
+def batches_of(
+    topics: "Iterable[ShareFetchRequest.FetchTopic | ShareAcknowledgeRequest.AcknowledgeTopic]",
+) -> dict[FetchedPartition, list[Acknowledgement]]:
     """The acknowledgements of a request by partition."""
     return {
         FetchedPartition(TopicId(topic.topic_id), partition.partition_index): [

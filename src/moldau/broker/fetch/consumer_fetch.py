@@ -1,7 +1,7 @@
 """Fetch for consumers: read batches from an offset on, straight from the log's files; wait if there are too few."""
 
 import asyncio
-from typing import Any, Final
+from typing import Final
 
 from moldau.broker.access import Operation
 from moldau.broker.fetch.cold_reads import is_ready, prepare
@@ -50,7 +50,7 @@ class _ReadResult:
     __slots__ = ("beyond_end", "bytes", "has_error", "partitions", "results", "unverified", "was_interrupted")
 
     def __init__(self) -> None:
-        self.results: dict[CachedPartition, Any] = {}
+        self.results: dict[CachedPartition, PartitionResult] = {}
         self.beyond_end: dict[CachedPartition, Partition] = {}  # whose fetch offset is beyond the log end offset
         self.bytes = 0
         self.has_error = False
@@ -96,7 +96,7 @@ async def handle(request: FetchRequest, context: ConsumerFetchContext) -> FetchR
 
 
 def _authorization(context: ConsumerFetchContext) -> object:
-    """What decides which topics the client may read; None if each fetch must look, because it is audited."""
+    """The inputs of the authorization of topics; None if each fetch must decide, because it is audited."""
     broker = context.broker
     if broker.allows_all:
         return True
@@ -178,7 +178,9 @@ def _confirm_leadership(
     return leading.leadership_check.confirm(LEADERSHIP_CHECK_MS_MAX)
 
 
-async def _prepare(request: FetchRequest, wanted: CachedPartition, context: ConsumerFetchContext, result: Any) -> Any:
+async def _prepare(
+    request: FetchRequest, wanted: CachedPartition, context: ConsumerFetchContext, result: PartitionResult
+) -> PartitionResult:
     """Read and verify batches before they are sent. If some are corrupt, only those before them are sent."""
     broker = context.broker
     for _ in range(PREPARE_ATTEMPTS):
@@ -222,7 +224,7 @@ def _read_one(
     context: ConsumerFetchContext,
     read: _ReadResult,
     left_bytes: int,
-) -> Any:
+) -> PartitionResult:
     try:
         partition = _find(wanted, context)
         wanted.watch(partition.waiters)
@@ -263,7 +265,7 @@ def _find(wanted: CachedPartition, context: ConsumerFetchContext) -> Partition:
 
 def _read_partition(
     request: FetchRequest, wanted: CachedPartition, partition: Partition, read: _ReadResult, left_bytes: int
-) -> Any:
+) -> PartitionResult:
     log = partition.log
     offset = wanted.offset
     high_watermark = partition.high_watermark
@@ -296,14 +298,14 @@ def _read_partition(
     )
 
 
-def _aborted(partition: Partition, records: FileSlice, offset: int, until_offset: int) -> list[Any]:
+def _aborted(partition: Partition, records: FileSlice, offset: int, until_offset: int) -> list[Aborted]:
     return [
         Aborted(producer_id=each.producer_id, first_offset=each.first_offset)
         for each in partition.log.aborted_in(records, offset, until_offset)
     ]
 
 
-def _redirect(wanted: CachedPartition, partition: Partition, replica: int) -> Any:
+def _redirect(wanted: CachedPartition, partition: Partition, replica: int) -> PartitionResult:
     return PartitionResult(
         partition_index=wanted.index,
         high_watermark=partition.high_watermark,
@@ -314,7 +316,7 @@ def _redirect(wanted: CachedPartition, partition: Partition, replica: int) -> An
     )
 
 
-def _error_result(wanted: CachedPartition, error: KafkaError, context: ConsumerFetchContext) -> Any:
+def _error_result(wanted: CachedPartition, error: KafkaError, context: ConsumerFetchContext) -> PartitionResult:
     result = PartitionResult(
         partition_index=wanted.index,
         error_code=int(error.code),
@@ -334,7 +336,7 @@ def _error_result(wanted: CachedPartition, error: KafkaError, context: ConsumerF
 def _response(
     request: FetchRequest, fetch_context: FetchContext, read: _ReadResult, context: ConsumerFetchContext
 ) -> FetchResponse:
-    topics: dict[str | bytes, list[Any]] = {}
+    topics: dict[str | bytes, list[PartitionResult]] = {}
     responses = []
     for wanted, result in read.results.items():
         if not fetch_context.must_include(wanted, result):

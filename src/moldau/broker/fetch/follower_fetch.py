@@ -1,7 +1,7 @@
 """Follower fetch, leader side: read up to the log end; the fetch offset counts towards the high watermark."""
 
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.fetch.contexts import FollowerFetchContext, FollowerFetchHost
@@ -29,7 +29,7 @@ WAITING_WEIGHT: Final = ALONE // 2  # two at most: one that waits, and one that 
 
 PartitionResult = FetchResponse.PartitionData
 TopicResult = FetchResponse.FetchableTopicResponse
-Results = dict[SessionPartition, Any]
+Results = dict[SessionPartition, PartitionResult]
 
 
 def replica_of(request: FetchRequest) -> int:
@@ -167,7 +167,7 @@ async def _read(session: ReplicaFetchSession, max_bytes: int, context: FollowerF
     return reading
 
 
-def _read_one(followed: SessionPartition, reading: FollowerRead, broker: FollowerFetchHost) -> Any:
+def _read_one(followed: SessionPartition, reading: FollowerRead, broker: FollowerFetchHost) -> PartitionResult | None:
     """The response for one partition; None if there is no news."""
     session = followed.session
     del session.ready[followed]
@@ -206,7 +206,7 @@ def _check(followed: SessionPartition, partition: Partition | None, broker: Foll
 
 def _read_partition(
     followed: SessionPartition, partition: Partition, reading: FollowerRead, broker: FollowerFetchHost
-) -> Any:
+) -> PartitionResult | None:
     log, leading, offset = partition.log, partition.role.leading, followed.offset
     assert leading is not None
     if not followed.is_counted:
@@ -246,7 +246,7 @@ def _slice(followed: SessionPartition, partition: Partition, reading: FollowerRe
     return records
 
 
-def _result(followed: SessionPartition, partition: Partition, records: FileSlice | None) -> Any:
+def _result(followed: SessionPartition, partition: Partition, records: FileSlice | None) -> PartitionResult | None:
     high_watermark, start_offset = partition.high_watermark, partition.log.start_offset
     if records is None and (followed.sent_high_watermark, followed.sent_start_offset) == (high_watermark, start_offset):
         return None
@@ -260,7 +260,7 @@ def _result(followed: SessionPartition, partition: Partition, records: FileSlice
     )
 
 
-def _diverging(followed: SessionPartition, partition: Partition, epoch: int, end_offset: int) -> Any:
+def _diverging(followed: SessionPartition, partition: Partition, epoch: int, end_offset: int) -> PartitionResult:
     followed.sent_high_watermark = NO_OFFSET
     return PartitionResult(
         partition_index=followed.key[1],
@@ -289,15 +289,15 @@ async def warm(reading: FollowerRead, executor: Executor) -> None:
             await executor.run(records.read)
 
 
-def group_by_topic(reading: FollowerRead) -> dict[bytes, list[Any]]:
+def group_by_topic(reading: FollowerRead) -> dict[bytes, list[PartitionResult]]:
     """The responses by topic."""
-    topics: dict[bytes, list[Any]] = {}
+    topics: dict[bytes, list[PartitionResult]] = {}
     for followed, result in reading.results.items():
         topics.setdefault(followed.key[0], []).append(result)
     return topics
 
 
-def response(session_id: int, topics: dict[bytes, list[Any]]) -> FetchResponse:
+def response(session_id: int, topics: dict[bytes, list[PartitionResult]]) -> FetchResponse:
     return FetchResponse(
         session_id=session_id,
         responses=[TopicResult(topic_id=topic_id, partitions=results) for topic_id, results in topics.items()],

@@ -1,7 +1,7 @@
 """Fetch on a controller listener: replicas of the metadata log fetch from the quorum leader."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from moldau.broker.drivers.delayed_fetches import FetchResult
 from moldau.broker.drivers.quorum_messages import FETCH_BYTES_MAX
@@ -59,7 +59,7 @@ async def handle(request: FetchRequest, context: MetadataFetchContext) -> FetchR
     )
 
 
-def _only_partition(topics: Sequence[Any], version: int) -> Any:
+def _only_partition(topics: Sequence[FetchRequest.FetchTopic], version: int) -> FetchRequest.FetchPartition:
     partitions = [each for topic in topics for each in topic.partitions]
     names = [topic.topic_id if version >= FETCH_TOPIC_IDS_FROM else topic.topic for topic in topics]
     is_it = (
@@ -72,7 +72,7 @@ def _only_partition(topics: Sequence[Any], version: int) -> Any:
     return partitions[0]
 
 
-def _records_result(response: FetchResult) -> Any:
+def _records_result(response: FetchResult) -> PartitionResult:
     return PartitionResult(
         partition_index=METADATA_PARTITION,
         high_watermark=response.high_watermark,
@@ -84,7 +84,7 @@ def _records_result(response: FetchResult) -> Any:
     )
 
 
-def _error_result(response: RespondToFetch) -> Any:
+def _error_result(response: RespondToFetch) -> PartitionResult:
     return PartitionResult(
         partition_index=METADATA_PARTITION,
         error_code=int(response.error),
@@ -92,17 +92,21 @@ def _error_result(response: RespondToFetch) -> Any:
         last_stable_offset=response.high_watermark,
         log_start_offset=NO_OFFSET,
         current_leader=_leader(response),
-        diverging_epoch=_offset_and_epoch(FetchResponse.EpochEndOffset, response.diverging),
-        snapshot_id=_offset_and_epoch(FetchResponse.SnapshotId, response.snapshot),
+        diverging_epoch=_diverging_epoch(response.diverging),
+        snapshot_id=_snapshot_id(response.snapshot),
         aborted_transactions=None,
         records=b"",
     )
 
 
-def _leader(response: FetchResult | RespondToFetch) -> Any:
+def _leader(response: FetchResult | RespondToFetch) -> FetchResponse.LeaderIdAndEpoch:
     leadership = response.leadership
     return FetchResponse.LeaderIdAndEpoch(leader_id=leadership.leader_id, leader_epoch=leadership.epoch)
 
 
-def _offset_and_epoch(kind: Any, found: OffsetAndEpoch | None) -> Any:
-    return kind(end_offset=found.offset, epoch=found.epoch) if found is not None else None
+def _diverging_epoch(found: OffsetAndEpoch | None) -> FetchResponse.EpochEndOffset | None:
+    return None if found is None else FetchResponse.EpochEndOffset(end_offset=found.offset, epoch=found.epoch)
+
+
+def _snapshot_id(found: OffsetAndEpoch | None) -> FetchResponse.SnapshotId | None:
+    return None if found is None else FetchResponse.SnapshotId(end_offset=found.offset, epoch=found.epoch)

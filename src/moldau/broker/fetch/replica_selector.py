@@ -1,19 +1,18 @@
 """The preferred read replica of a consumer (KIP-392): one in its own rack, if the rack-aware selector is set."""
 
-from typing import Any
-
 from moldau.broker.fetch.contexts import ConsumerFetchContext
 from moldau.broker.partitions.partition import Partition
+from moldau.wire.messages import FetchRequest
 
 
-def may_redirect(request: Any, context: ConsumerFetchContext) -> bool:
+def may_redirect(request: FetchRequest, context: ConsumerFetchContext) -> bool:
     """Whether some replica may be better for the consumer than this broker."""
     settings = context.broker.settings
     return bool(request.rack_id) and settings.chooses_by_rack and settings.broker_rack != request.rack_id
 
 
 def select_preferred_replica(
-    request: Any, offset: int, partition: Partition, context: ConsumerFetchContext
+    request: FetchRequest, offset: int, partition: Partition, context: ConsumerFetchContext
 ) -> int | None:
     """The follower that the consumer should fetch from, if there is a better replica than this one."""
     leading = partition.role.leading

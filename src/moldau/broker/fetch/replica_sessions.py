@@ -18,7 +18,7 @@ session.
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.runtime.lazy_timer import LazyTimer
@@ -26,6 +26,8 @@ from moldau.model.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch
 from moldau.model.ids import NO_EPOCH, NO_OFFSET
 from moldau.model.ports import Random
 from moldau.model.protocol import FINAL_SESSION_EPOCH, INITIAL_SESSION_EPOCH, NO_FETCH_SESSION, SESSION_EPOCH_MAX
+from moldau.wire import follower_fetch
+from moldau.wire.messages import FetchRequest
 
 SESSIONS_PER_REPLICA_MAX: Final = 8  # more than a follower opens; the least recently used one is evicted
 REPLICAS_MAX: Final = 1000
@@ -98,7 +100,9 @@ class SessionPartition:
         self.was_at_end = False  # when it was named: everything sent since is newer
         self.is_throttled = False  # throttled, until a timer fires
 
-    def update(self, requested: Any, partition: Partition | None) -> None:
+    def update(
+        self, requested: "FetchRequest.FetchPartition | follower_fetch.FetchPartition", partition: Partition | None
+    ) -> None:
         """The partition is named in a fetch."""
         self.offset = requested.fetch_offset
         self.max_bytes = requested.partition_max_bytes
@@ -158,7 +162,7 @@ class ReplicaFetchSession:
         self._deadline = LazyTimer(self.wake)
         self._commit_timer = LazyTimer(self.wake)
 
-    def update(self, topics: Iterable[Any], find: FindPartition) -> None:
+    def update(self, topics: Iterable[FetchRequest.FetchTopic], find: FindPartition) -> None:
         for topic in topics:
             for requested in topic.partitions:
                 key = topic.topic_id, requested.partition
@@ -168,7 +172,7 @@ class ReplicaFetchSession:
                 followed.update(requested, find(*key))
                 self.ready[followed] = None
 
-    def forget(self, topics: Iterable[Any]) -> None:
+    def forget(self, topics: Iterable[FetchRequest.ForgottenTopic]) -> None:
         for topic in topics:
             for index in topic.partitions:
                 followed = self.followed.pop((topic.topic_id, index), None)
@@ -270,7 +274,7 @@ class ReplicaFetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(self, request: Any, replica: int) -> ReplicaFetchSession:
+    def begin(self, request: FetchRequest, replica: int) -> ReplicaFetchSession:
         """The session of a request, or a new one; raises if it is unknown or has another epoch."""
         if request.session_epoch in (INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH):
             self._end(request.session_id, replica)

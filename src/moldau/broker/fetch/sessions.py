@@ -26,13 +26,14 @@ session is evicted if it has been idle for two minutes, else an old one with few
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from moldau.broker.partitions.waiters import DelayedFetch, Watched
 from moldau.model.errors import FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch
 from moldau.model.ids import NO_EPOCH, NO_NODE, NO_OFFSET, NO_TOPIC_ID
 from moldau.model.ports import Random
 from moldau.model.protocol import FINAL_SESSION_EPOCH, INITIAL_SESSION_EPOCH, NO_FETCH_SESSION, SESSION_EPOCH_MAX
+from moldau.wire.messages import FetchRequest, FetchResponse
 
 EVICTION_MS: Final = 120_000.0
 PARTITIONS_MAX: Final = 200_000  # in all sessions together; beyond it fetches get no session
@@ -197,7 +198,7 @@ class FetchContext:
             if session.waiting is wait:
                 session.waiting = None
 
-    def must_include(self, wanted: CachedPartition, result: Any) -> bool:
+    def must_include(self, wanted: CachedPartition, result: FetchResponse.PartitionData) -> bool:
         """Whether an incremental response must include the partition; remembers the state sent."""
         is_news = (
             len(result.records or b"") > 0
@@ -226,7 +227,7 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(self, request: Any, *, uses_topic_ids: bool, now_ms: float) -> FetchContext:
+    def begin(self, request: FetchRequest, *, uses_topic_ids: bool, now_ms: float) -> FetchContext:
         """The partitions to fetch; raises if the session is unknown or has another epoch."""
         named = _named(request.topics, uses_topic_ids)
         if request.session_epoch in (INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH):
@@ -258,7 +259,7 @@ class FetchSessions:
             self.partition_count -= len(session.wanted)
             session.end()
 
-    def _continue(self, request: Any, uses_topic_ids: bool, now_ms: float) -> Session:
+    def _continue(self, request: FetchRequest, uses_topic_ids: bool, now_ms: float) -> Session:
         session = self._sessions.get(request.session_id)
         if session is None:
             raise FetchSessionIdNotFound(f"Unknown fetch session {request.session_id}.")
@@ -300,7 +301,7 @@ class FetchSessions:
         return True
 
 
-def _named(topics: Iterable[Any], uses_topic_ids: bool) -> dict[Key, CachedPartition]:
+def _named(topics: Iterable[FetchRequest.FetchTopic], uses_topic_ids: bool) -> dict[Key, CachedPartition]:
     named: dict[Key, CachedPartition] = {}
     for topic in topics:
         name = "" if uses_topic_ids else topic.topic
@@ -318,5 +319,5 @@ def _named(topics: Iterable[Any], uses_topic_ids: bool) -> dict[Key, CachedParti
     return named
 
 
-def _keys(forgotten: Iterable[Any], uses_topic_ids: bool) -> list[Key]:
+def _keys(forgotten: Iterable[FetchRequest.ForgottenTopic], uses_topic_ids: bool) -> list[Key]:
     return [(each.topic_id if uses_topic_ids else each.topic, index) for each in forgotten for index in each.partitions]

@@ -65,7 +65,7 @@ class ShareFetchLimits(NamedTuple):
 
 
 class Acquired(NamedTuple):
-    """What a member gets from one partition."""
+    """The records that a member gets from one partition."""
 
     ranges: list[AcquiredRange]
     records: FileSlice

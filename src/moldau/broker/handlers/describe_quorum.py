@@ -1,7 +1,6 @@
 """DescribeQuorum: the leader, voters and observers of the metadata quorum, and each replica's log end offset."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.handlers.contexts import QuorumContext
@@ -44,7 +43,7 @@ async def handle(request: DescribeQuorumRequest, context: QuorumContext) -> Desc
 def _unknown(request: DescribeQuorumRequest, message: str) -> DescribeQuorumResponse:
     """Return the error for each partition of the request."""
 
-    def rejected(partition_index: int) -> Any:
+    def rejected(partition_index: int) -> DescribeQuorumResponse.PartitionData:
         return DescribeQuorumResponse.PartitionData(
             partition_index=partition_index,
             error_code=int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
@@ -61,8 +60,8 @@ def _unknown(request: DescribeQuorumRequest, message: str) -> DescribeQuorumResp
     )
 
 
-def _described(quorum: QuorumDescription, on_wall: Callable[[float], int]) -> Any:
-    def replicas(described: Iterable[ReplicaDescription]) -> list[Any]:
+def _described(quorum: QuorumDescription, on_wall: Callable[[float], int]) -> DescribeQuorumResponse.PartitionData:
+    def replicas(described: Iterable[ReplicaDescription]) -> list[DescribeQuorumResponse.ReplicaState]:
         return [
             Replica(
                 replica_id=each.key.node_id,
@@ -84,7 +83,9 @@ def _described(quorum: QuorumDescription, on_wall: Callable[[float], int]) -> An
     )
 
 
-def _response(partition: Any, voters: VoterSet | None = None) -> DescribeQuorumResponse:
+def _response(
+    partition: DescribeQuorumResponse.PartitionData, voters: VoterSet | None = None
+) -> DescribeQuorumResponse:
     return DescribeQuorumResponse(
         topics=[DescribeQuorumResponse.TopicData(topic_name=METADATA_TOPIC, partitions=[partition])],
         nodes=[

@@ -1,7 +1,5 @@
 """IncrementalAlterConfigs for broker loggers: applied by the broker that gets them, before the rest is forwarded."""
 
-from typing import Any
-
 from moldau.broker.access import CLUSTER, Operation
 from moldau.broker.handlers.contexts import ClusterContext
 from moldau.broker.requests.router import Handle
@@ -52,7 +50,7 @@ def _alter(requested: Requested, context: ClusterContext, *, validate_only: bool
     return result
 
 
-def _change(config: Any) -> tuple[str, str | None]:
+def _change(config: "IncrementalAlterConfigsRequest.AlterableConfig") -> tuple[str, str | None]:
     match config.config_operation:
         case Change.SET:
             return config.name, config.value or ""

@@ -30,7 +30,7 @@ VALID_ACKS: Final = (ACKS_ALL, ACKS_NONE, ACKS_LEADER)
 TopicResult = ProduceResponse.TopicProduceResponse
 PartitionResult = ProduceResponse.PartitionProduceResponse
 RecordErrorResult = ProduceResponse.BatchIndexAndErrorMessage
-PendingCommit = tuple[Partition, int, Any]
+PendingCommit = tuple[Partition, int, PartitionResult]
 
 
 class DeferredBatch(NamedTuple):
@@ -40,7 +40,7 @@ class DeferredBatch(NamedTuple):
     topic_id: bytes
     partition: int
     records: bytearray
-    results: list[Any]
+    results: list[PartitionResult]
     position: int
 
 
@@ -76,22 +76,22 @@ async def handle(request: ProduceRequest, context: ProduceContext) -> ProduceRes
     return _response(responses, context)
 
 
-def _response(responses: list[Any], context: ProduceContext) -> ProduceResponse:
+def _response(responses: list[TopicResult], context: ProduceContext) -> ProduceResponse:
     if context.leader_hints is None:
         return ProduceResponse(responses=responses)
     return ProduceResponse(responses=responses, node_endpoints=list(context.leader_hints.endpoints.values()))
 
 
 def _append_topic(
-    topic: Any,
+    topic: ProduceRequest.TopicProduceData,
     request: ProduceRequest,
     context: ProduceContext,
     pending: list[PendingCommit],
     deferred: list[DeferredBatch],
     admitted: Admitted | None,
-) -> Any:
+) -> TopicResult:
     name, rejection = find_topic(topic, context)
-    results: list[Any] = []
+    results: list[PartitionResult] = []
     for data in topic.partition_data:
         try:
             if rejection is not None:
@@ -111,7 +111,7 @@ def _append_topic(
 def _append(
     name: str,
     topic_id: bytes,
-    data: Any,
+    data: ProduceRequest.PartitionProduceData,
     request: ProduceRequest,
     context: ProduceContext,
     pending: list[PendingCommit],
@@ -201,7 +201,7 @@ async def _wait(pending: list[PendingCommit], request: ProduceRequest, context: 
                 wait.exception()  # mark the exception as retrieved
 
 
-def _mark(result: Any, error: KafkaError) -> None:
+def _mark(result: PartitionResult, error: KafkaError) -> None:
     result.error_code = int(error.code)
     result.error_message = error.message
     result.base_offset = NO_OFFSET
@@ -212,7 +212,7 @@ def _mark(result: Any, error: KafkaError) -> None:
         ]
 
 
-def _failed(topic: str, index: int, size_bytes: int, error: KafkaError, context: ProduceContext) -> Any:
+def _failed(topic: str, index: int, size_bytes: int, error: KafkaError, context: ProduceContext) -> PartitionResult:
     context.log_rejection("a batch", f"{topic}-{index}", error.message)
     traffic = context.broker.traffic
     traffic.failed_produces += 1
@@ -223,7 +223,7 @@ def _failed(topic: str, index: int, size_bytes: int, error: KafkaError, context:
     return result
 
 
-def _hint(result: Any, topic: str, index: int, error: KafkaError, context: ProduceContext) -> None:
+def _hint(result: PartitionResult, topic: str, index: int, error: KafkaError, context: ProduceContext) -> None:
     if context.api_version >= PRODUCE_LEADER_HINTS_FROM:
         if context.leader_hints is None:
             context.leader_hints = LeaderHints(context.broker.partitions, context.listener, ProduceResponse)
@@ -246,13 +246,13 @@ def reject_batches(request: ProduceRequest, error: KafkaError, context: ProduceC
     return _response(responses, context)
 
 
-def _error_result(index: int, error: KafkaError) -> Any:
+def _error_result(index: int, error: KafkaError) -> PartitionResult:
     result = PartitionResult(index=index, log_append_time_ms=-1, log_start_offset=NO_OFFSET)
     _mark(result, error)
     return result
 
 
-def _close_on_failure(responses: list[Any]) -> None:
+def _close_on_failure(responses: list[TopicResult]) -> None:
     """With acks=0 there is no response; closing the connection is the only way to report a failed append."""
     for topic in responses:
         for result in topic.partition_responses:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from moldau.broker.access import Operation
 from moldau.broker.handlers.contexts import ProduceContext
@@ -110,7 +110,7 @@ def _is_first(partition: Partition, header: BatchHeader) -> bool:
         return False
 
 
-def _name(topic: Any, context: ProduceContext) -> str:
+def _name(topic: ProduceRequest.TopicProduceData, context: ProduceContext) -> str:
     if context.api_version < PRODUCE_TOPIC_IDS_FROM:
         return str(topic.name)
     known = context.broker.image.topics_by_id.get(TopicId(topic.topic_id))

@@ -1,6 +1,6 @@
 """UpdateRaftVoter: a voter reports its current endpoints to the leader."""
 
-from typing import Any, Final
+from typing import Final
 
 from moldau.broker.handlers.contexts import QuorumContext
 from moldau.broker.requests.quorum_requests import check_member, endpoints_in
@@ -30,7 +30,7 @@ async def handle(request: UpdateRaftVoterRequest, context: QuorumContext) -> Upd
     return UpdateRaftVoterResponse(error_code=int(response.error), current_leader=_leader(response.leadership))
 
 
-def _leader(leadership: Leadership) -> Any:
+def _leader(leadership: Leadership) -> UpdateRaftVoterResponse.CurrentLeader:
     address = leadership.endpoints[0][1] if leadership.endpoints else NO_ADDRESS
     return UpdateRaftVoterResponse.CurrentLeader(
         leader_id=leadership.leader_id, leader_epoch=leadership.epoch, host=address.host, port=address.port

@@ -10,7 +10,7 @@ fetch offset reports only flushed records, because the leader counts it towards 
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from moldau.broker.partitions.partition import FLUSH_EVERY_MESSAGE, Partition
 from moldau.broker.partitions.uncommitted_bytes import UncommittedBytes
@@ -23,6 +23,21 @@ from moldau.wire.follower_fetch import FetchPartition
 
 def _ignore() -> None:
     """Ignore the notification."""
+
+
+class FetchedRecords(Protocol):
+    """A leader's response for one partition, as either decoder returns it."""
+
+    @property
+    def records(self) -> Any:
+        """Batches, or None."""
+        ...
+
+    @property
+    def high_watermark(self) -> int: ...
+
+    @property
+    def log_start_offset(self) -> int: ...
 
 
 class FollowerRole:
@@ -87,7 +102,7 @@ class FollowerRole:
         is_waiting = self.is_current and not self.is_held
         return is_waiting and self.named_in_fetch <= number and self.machine.expects(*self._requested_position)
 
-    def append_response(self, response: Any, now_ms: int) -> int:
+    def append_response(self, response: FetchedRecords, now_ms: int) -> int:
         """Append the fetched records and the leader's offsets; return by how many bytes the log grew."""
         partition, machine = self.partition, self.machine
         count = len(response.records or b"")

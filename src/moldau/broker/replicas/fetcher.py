@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from moldau.broker.cluster.peers import Peers
 from moldau.broker.configs.replica_settings import ReplicaSettings
-from moldau.broker.partitions.follower_role import FollowerRole
+from moldau.broker.partitions.follower_role import FetchedRecords, FollowerRole
 from moldau.broker.partitions.leadership_check import IN_FLIGHT_MAX
 from moldau.broker.replicas.throttles import Throttles
 from moldau.broker.replicas.truncation_sync import TruncationSync
@@ -32,7 +32,7 @@ from moldau.model.units import MiB
 from moldau.storage.recovery import ProducerReplay
 from moldau.wire import follower_fetch
 from moldau.wire.follower_fetch import NO_CORRELATION, NO_VERSION, FetchPartition, PartitionResponse
-from moldau.wire.messages import FetchRequest, ListOffsetsRequest
+from moldau.wire.messages import FetchRequest, FetchResponse, ListOffsetsRequest
 
 logger = logging.getLogger(__name__)
 
@@ -240,7 +240,7 @@ class ReplicaFetcher:
 
     # Responses
 
-    def _on_response(self, number: int, response: Any) -> None:
+    def _on_response(self, number: int, response: FetchResponse | tuple[int, list[PartitionResponse]]) -> None:
         """Process the response at once: its buffer is only borrowed."""
         self._in_flight -= 1
         if self._is_closed:
@@ -264,8 +264,8 @@ class ReplicaFetcher:
         else:
             self._dependencies.failed(f"Fetching from broker {self.leader} failed", error)
 
-    def _process(self, response: Any, number: int) -> None:
-        if type(response) is tuple:
+    def _process(self, response: FetchResponse | tuple[int, list[PartitionResponse]], number: int) -> None:
+        if isinstance(response, tuple):
             session_id, responses = response
             self._process_plain(session_id, responses, number)
             return
@@ -288,7 +288,7 @@ class ReplicaFetcher:
             if following is not None and following.accepts_response(number):
                 self._append_or_back_off(following, response, now_ms)
 
-    def _process_partition(self, following: FollowerRole, response: Any, now_ms: int) -> None:
+    def _process_partition(self, following: FollowerRole, response: FetchResponse.PartitionData, now_ms: int) -> None:
         if response.error_code:
             self._handle_error(following, response.error_code)
         elif response.diverging_epoch is not None:
@@ -299,7 +299,7 @@ class ReplicaFetcher:
         else:
             self._append_or_back_off(following, response, now_ms)
 
-    def _append_or_back_off(self, following: FollowerRole, response: Any, now_ms: int) -> None:
+    def _append_or_back_off(self, following: FollowerRole, response: FetchedRecords, now_ms: int) -> None:
         try:
             self._append(following, response, now_ms)
         except (KafkaError, OSError) as error:
@@ -312,7 +312,7 @@ class ReplicaFetcher:
         self._bring_to_disk(following)
         self._back_off(following)
 
-    def _append(self, following: FollowerRole, response: Any, now_ms: int) -> None:
+    def _append(self, following: FollowerRole, response: FetchedRecords, now_ms: int) -> None:
         partition = following.partition
         count = following.append_response(response, now_ms)
         following.failures = 0
@@ -463,7 +463,7 @@ class ReplicaFetcher:
 
 def _message(request: follower_fetch.FollowerFetchRequest, forgotten: Iterable[tuple[bytes, int]]) -> FetchRequest:
     """The same as a message for the generic codec, which supports all fields."""
-    named: dict[bytes, list[Any]] = {}
+    named: dict[bytes, list[FetchRequest.FetchPartition]] = {}
     for topic_id, partition, leader_epoch, offset, last_epoch, start_offset, max_bytes in request.partitions:
         partitions = FetchRequest.FetchPartition(
             partition=partition,

@@ -3,14 +3,14 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
 from moldau.broker.partitions.leader_role import LeaderRole
 from moldau.client.errors import error_of
 from moldau.machines.replication import ProposeIsr
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import TopicId
-from moldau.wire.messages import AlterPartitionRequest
+from moldau.wire.messages import AlterPartitionRequest, AlterPartitionResponse
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ PARTITIONS_PER_REQUEST_MAX: Final = 1000
 RETRY_FIRST_MS: Final = 20.0
 RETRY_LONGEST_MS: Final = 1000.0
 
-SendToController = Callable[[Any], Awaitable[Any]]
+SendIsrChanges = Callable[[AlterPartitionRequest], Awaitable[AlterPartitionResponse]]
 Change = tuple[LeaderRole, ProposeIsr]
 
 
@@ -28,7 +28,7 @@ class IsrChanges:
     def __init__(
         self,
         node_id: int,
-        send_to_controller: SendToController,
+        send_to_controller: SendIsrChanges,
         broker_epoch: Callable[[], int],
         failed: Callable[[str, BaseException], None],
     ) -> None:
@@ -100,7 +100,7 @@ class IsrChanges:
         self._apply_results(sent, sizes, response)
 
     def _request(self, sent: list[Change]) -> AlterPartitionRequest:
-        topics: dict[TopicId, list[Any]] = {}
+        topics: dict[TopicId, list[AlterPartitionRequest.PartitionData]] = {}
         for leading, proposal in sent:
             requested = AlterPartitionRequest.PartitionData(
                 partition_index=leading.partition.name.partition,
@@ -123,7 +123,7 @@ class IsrChanges:
             ],
         )
 
-    def _apply_results(self, sent: list[Change], sizes: list[int], response: Any) -> None:
+    def _apply_results(self, sent: list[Change], sizes: list[int], response: AlterPartitionResponse) -> None:
         results = {
             (topic.topic_id, each.partition_index): each for topic in response.topics for each in topic.partitions
         }
@@ -139,6 +139,6 @@ class IsrChanges:
                 self.expands += len(result.isr) > size
                 self._changed(leading, proposal, result)
 
-    def _changed(self, leading: LeaderRole, proposal: ProposeIsr, result: Any) -> None:
+    def _changed(self, leading: LeaderRole, proposal: ProposeIsr, result: AlterPartitionResponse.PartitionData) -> None:
         logger.info("%s: ISR changed to %s", leading.partition.name, list(result.isr))
         leading.isr_accepted(proposal, result.partition_epoch, tuple(result.isr))

@@ -2,14 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
-from moldau.broker.replicas.isr_changes import SendToController
 from moldau.machines.metadata.replica_dirs import LOST
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import TopicId
-from moldau.wire.messages import AssignReplicasToDirsRequest
+from moldau.wire.messages import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +25,7 @@ class LostReplicas:
     def __init__(
         self,
         node_id: int,
-        send_to_controller: SendToController,
+        send_to_controller: Callable[[AssignReplicasToDirsRequest], Awaitable[AssignReplicasToDirsResponse]],
         broker_epoch: Callable[[], int],
         failed: Callable[[str, BaseException], None],
     ) -> None:

@@ -5,16 +5,15 @@ The controller takes the replicas of an offline log dir out of their ISRs, so it
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from moldau.broker.partitions.partition import Partition
-from moldau.broker.replicas.isr_changes import SendToController
 from moldau.broker.runtime.log_dirs import LogDirs
 from moldau.machines.metadata.image import PartitionImage
 from moldau.model.errors import ErrorCode, KafkaError
 from moldau.model.ids import NO_DIRECTORY, UNASSIGNED_DIRECTORY, DirectoryId, TopicId
-from moldau.wire.messages import AssignReplicasToDirsRequest
+from moldau.wire.messages import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +29,7 @@ class ReplicaDirs:
     def __init__(
         self,
         node_id: int,
-        send_to_controller: SendToController,
+        send_to_controller: Callable[[AssignReplicasToDirsRequest], Awaitable[AssignReplicasToDirsResponse]],
         broker_epoch: Callable[[], int],
         failed: Callable[[str, BaseException], None],
         log_dirs: LogDirs,

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from moldau.broker.cluster.peers import Peers
 from moldau.broker.configs.replica_settings import ReplicaSettings
@@ -14,7 +14,7 @@ from moldau.broker.partitions.log_flusher import LogFlusher
 from moldau.broker.partitions.partition import Partition
 from moldau.broker.replicas.fetcher import FetcherDependencies
 from moldau.broker.replicas.fetcher_pool import FetcherPool
-from moldau.broker.replicas.isr_changes import IsrChanges, SendToController
+from moldau.broker.replicas.isr_changes import IsrChanges
 from moldau.broker.replicas.lost_replicas import LostReplicas
 from moldau.broker.replicas.replica_dirs import ReplicaDirs
 from moldau.broker.replicas.throttles import Throttles
@@ -26,6 +26,7 @@ from moldau.machines.replication import NOT_ELIGIBLE, FollowerMachine, LeaderMac
 from moldau.model.ids import NO_EPOCH, NO_NODE, Address, DirectoryId, TopicId, TopicPartition
 from moldau.model.ports import Clock
 from moldau.storage.corrupt_range import CorruptRange
+from moldau.wire.messages import Request, Response
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,12 @@ TICKS_PER_LAG: Final = 10  # ISR checks per replica.lag.time.max.ms
 TICK_MS_MAX: Final = 2000.0
 TICK_MS_MIN: Final = 10.0
 SLICE_PARTITIONS: Final = 64
+
+
+class SendToController(Protocol):
+    """Sends a request to the active controller and returns its response."""
+
+    def __call__(self, request: Request[Response], /) -> Awaitable[Response]: ...
 
 
 class Replicas:

@@ -3,7 +3,7 @@
 The handler and the fast path of Produce call the same function, so both accept and reject the same topics.
 """
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from moldau.broker.access import Operation
 from moldau.broker.internal_topics import INTERNAL
@@ -12,6 +12,7 @@ from moldau.machines.metadata.image import MetadataImage
 from moldau.model.errors import InvalidTopic, KafkaError, TopicAuthorizationFailed, UnknownTopicId
 from moldau.model.ids import TopicId
 from moldau.model.protocol import PRODUCE_TOPIC_IDS_FROM
+from moldau.wire.messages import ProduceRequest
 
 
 class ProduceTopicHost(ContextHost, Protocol):
@@ -22,7 +23,7 @@ class ProduceTopicHost(ContextHost, Protocol):
 
 
 def find_topic(
-    topic: Any, context: RequestContext[ProduceTopicHost], *, is_audited: bool = True
+    topic: ProduceRequest.TopicProduceData, context: RequestContext[ProduceTopicHost], *, is_audited: bool = True
 ) -> tuple[str, KafkaError | None]:
     """Return the name of a `TopicProduceData`, and the error if the client must not write to it.
 

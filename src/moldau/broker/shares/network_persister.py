@@ -166,20 +166,24 @@ class NetworkPersister:
         return result
 
 
-def _initialize_request(key: SharePartitionKey, state_epoch: int, start_offset: int) -> Any:
+def _initialize_request(
+    key: SharePartitionKey, state_epoch: int, start_offset: int
+) -> "messages.InitializeShareGroupStateRequest":
     request = messages.InitializeShareGroupStateRequest
     partition = request.PartitionData(partition=key.partition, state_epoch=state_epoch, start_offset=start_offset)
     topic = request.InitializeStateData(topic_id=key.topic_id, partitions=[partition])
     return request(group_id=key.group_id, topics=[topic])
 
 
-def _read_request(key: SharePartitionKey, leader_epoch: int) -> Any:
+def _read_request(key: SharePartitionKey, leader_epoch: int) -> "messages.ReadShareGroupStateRequest":
     request = messages.ReadShareGroupStateRequest
     partition = request.PartitionData(partition=key.partition, leader_epoch=leader_epoch)
     return request(group_id=key.group_id, topics=[request.ReadStateData(topic_id=key.topic_id, partitions=[partition])])
 
 
-def _write_request(key: SharePartitionKey, state_epoch: int, leader_epoch: int, state: StateWrite) -> Any:
+def _write_request(
+    key: SharePartitionKey, state_epoch: int, leader_epoch: int, state: StateWrite
+) -> "messages.WriteShareGroupStateRequest":
     request = messages.WriteShareGroupStateRequest
     partition = request.PartitionData(
         partition=key.partition,
@@ -202,7 +206,7 @@ def _write_request(key: SharePartitionKey, state_epoch: int, leader_epoch: int, 
     )
 
 
-def _delete_request(key: SharePartitionKey) -> Any:
+def _delete_request(key: SharePartitionKey) -> "messages.DeleteShareGroupStateRequest":
     request = messages.DeleteShareGroupStateRequest
     partition = request.PartitionData(partition=key.partition)
     return request(
@@ -210,7 +214,7 @@ def _delete_request(key: SharePartitionKey) -> Any:
     )
 
 
-def _summary_request(key: SharePartitionKey) -> Any:
+def _summary_request(key: SharePartitionKey) -> "messages.ReadShareGroupStateSummaryRequest":
     request = messages.ReadShareGroupStateSummaryRequest
     partition = request.PartitionData(partition=key.partition, leader_epoch=-1)
     return request(
@@ -218,7 +222,7 @@ def _summary_request(key: SharePartitionKey) -> Any:
     )
 
 
-def _share_state(result: Any) -> ShareState:
+def _share_state(result: "messages.ReadShareGroupStateResponse.PartitionResult") -> ShareState:
     return ShareState(
         result.state_epoch,
         result.start_offset,

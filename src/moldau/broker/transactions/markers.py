@@ -12,7 +12,7 @@ the next coordinator reads the decided end from the log and sends them to_retry.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from moldau.broker.coordinators.host import CoordinatorHost
 from moldau.machines.metadata.image import MetadataImage
@@ -299,7 +299,7 @@ def _marker(ending: _Ending, partitions: Sequence[TopicPartition]) -> WriteTxnMa
     )
 
 
-def _codes(response: Any) -> dict[tuple[int, TopicPartition], int]:
+def _codes(response: "WriteTxnMarkersResponse") -> dict[tuple[int, TopicPartition], int]:
     """Return error codes by producer id and partition; no two open transactions share a producer id."""
     return {
         (marker.producer_id, TopicPartition(topic.name, each.partition_index)): each.error_code
