@@ -90,7 +90,7 @@ class _Other:
 
 
 class Options:
-    """What the command line said."""
+    """The options of the command line."""
 
     def __init__(self) -> None:
         parser = arguments(__doc__)

@@ -38,7 +38,7 @@ class Mutant:
 
     @property
     def verdict_row(self) -> dict[str, str]:
-        """What is recorded once the test has caught the mutant; a changed shape or test voids the record."""
+        """The record of a mutant that the test has caught; a changed shape or test voids the record."""
         return {"id": self.id, "shape": shape(self), "test": self.test}
 
 

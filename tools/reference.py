@@ -63,7 +63,7 @@ def _reading(name: str, value: object) -> str:
 
 
 def accepted(setting: Setting) -> str:
-    """What the setting takes."""
+    """The values that the setting takes."""
     if setting.one_of:
         return ", ".join(f"`{value}`" for value in setting.one_of)
     low, high = setting.at_least, setting.at_most

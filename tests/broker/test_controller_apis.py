@@ -209,7 +209,7 @@ def update(feature: str, level: int, **fields: Any) -> m.UpdateFeaturesRequest:
 
 
 def release_update(*more: tuple[str, int], validate_only: bool = False) -> m.UpdateFeaturesRequest:
-    """What `kafka-features upgrade --release-version 4.3` sends."""
+    """The request of `kafka-features upgrade --release-version 4.3`."""
     wanted = {
         "metadata.version": 30,
         "kraft.version": 1,

@@ -71,7 +71,7 @@ class Consumer:
         return {each.partition_index: each for topic in response.responses for each in topic.partitions}
 
     async def news_of_a_full_scan(self) -> dict[int, tuple[int, int, int, int]]:
-        """What an incremental response must have now, from a fetch without a session."""
+        """The expected incremental response, from a fetch without a session."""
         request = FetchRequest(session_epoch=-1, min_bytes=0, max_bytes=1 << 20, topics=self.wanted(self.offsets))
         response = await self._talker.ask(VERSION, request)
         news = {}

@@ -1,4 +1,4 @@
-"""Which requests leaders and followers serve, and how clients are redirected."""
+"""Requests that leaders and followers serve, and redirects of clients."""
 
 import asyncio
 from typing import Any

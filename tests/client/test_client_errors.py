@@ -86,7 +86,7 @@ def test_unreachable_error_names_addresses_with_a_hint() -> None:
     assert "moldau start" not in str(far)
 
 
-def test_unreachable_error_groups_addresses_by_cause_and_has_no_hint_where_a_broker_responds() -> None:
+def test_unreachable_error_groups_addresses_by_cause_without_a_superfluous_hint() -> None:
     lost = [
         (Address("a", port), ConnectionLost(f"lost the connection to a:{port}: the broker closed it", was_sent=False))
         for port in (1, 2)

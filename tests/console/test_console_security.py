@@ -1,4 +1,4 @@
-"""Who may use the console: login, ACLs of the user, CSRF, host names, headers."""
+"""Security of the console: login, ACLs of the user, CSRF, host names, headers."""
 
 from collections.abc import Iterator
 

@@ -48,7 +48,7 @@ def _bytes(text: str | None) -> bytes | None:
 
 
 def verify_transaction_indexes(log: Log) -> None:
-    """What Apache Kafka or an earlier version has written agrees with the log."""
+    """Files written by Apache Kafka or an earlier version agree with the log."""
     segment = log.segment_after(-1)
     while segment is not None:
         replay = log.transaction_replay(segment)

@@ -40,7 +40,7 @@ class Response:
 
 
 class World(Protocol):
-    """What a node needs of its cluster."""
+    """The parts of a cluster that a node needs."""
 
     now_ms: float
 

@@ -70,7 +70,7 @@ class Coordinator:
 
 @dataclass
 class Delivery:
-    """What is known of one record from outside."""
+    """The state of one record as seen from outside."""
 
     count: int = 0
     holder: str | None = None

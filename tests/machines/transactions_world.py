@@ -122,7 +122,7 @@ class Coordinator:
 
 @dataclass
 class Written:
-    """What one partition knows of one producer id."""
+    """The state of one producer id in one partition."""
 
     epoch: int = -1
     open: list[int] = field(default_factory=list)  # the transactions of its records

@@ -97,7 +97,7 @@ def version(subject: str, number: int, schema_id: int, text: str, *, is_deleted:
 
 
 @pytest.mark.proves("A6", part="ids given once")
-def test_schema_is_forgotten_with_its_last_version_but_its_id_is_not_given_again() -> None:
+def test_schema_is_deleted_with_its_last_version_but_its_id_is_not_reused() -> None:
     state = replayed([version("a", 1, 1, '"int"'), version("b", 1, 1, '"int"'), schema_tombstone("a", 1)])
     assert state.schema(".", 1) is not None
     state.apply(*schema_tombstone("b", 1))

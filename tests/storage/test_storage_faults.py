@@ -95,7 +95,7 @@ class Workload:
         self._check_derived(bench, records)
 
     def _check_derived(self, bench: Bench, records: list[Any]) -> None:
-        """Whatever happened to the indexes, every offset is found, and appends work."""
+        """Every offset is found, and appends work, after any fault of the indexes."""
         for record in records[:: max(1, len(records) // 10)]:
             assert bench.records(record.offset)[0].offset == record.offset
         log = bench.log

@@ -52,7 +52,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a run has done so far."""
+    """The progress of a run."""
 
     done: int = 0
     retried: int = 0

@@ -56,7 +56,7 @@ def as_command_error(error: Exception) -> CommandError | None:
 
 
 def _advice(error: KafkaError) -> str:
-    """What to do about a rejected user."""
+    """The remedy for a rejected user."""
     from moldau.cli.client_options import user_name
 
     user = user_name()

@@ -1,4 +1,4 @@
-"""What is left in a queue: jobs, ages and rates, and a look at the first ones.
+"""The backlog of a queue: jobs, ages and rates, and a look at the first ones.
 
 Start offsets and lags come from DescribeShareGroupOffsets (KIP-1226). How many jobs are in flight is known to the
 leaders of the partitions alone, which export it as metrics.

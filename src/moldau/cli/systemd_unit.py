@@ -39,7 +39,7 @@ SystemCallArchitectures=native
 
 @dataclass(frozen=True, slots=True)
 class SystemdUnit:
-    """What differs from installation to installation."""
+    """The parts of a unit that differ between installations."""
 
     program: Path
     data: Path

@@ -30,7 +30,7 @@ ORDER: Final = "share.order"
 
 
 class Order(StrEnum):
-    """Which records of a queue are delivered in order."""
+    """The order of deliveries of a queue."""
 
     NONE = "none"
     KEY = "key"

@@ -12,7 +12,7 @@ Connect: TypeAlias = Callable[[Mapping[str, str]], AsyncClient]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConsoleSettings:
-    """What users of the console may do, and how they reach it."""
+    """The permissions of the console's users, and its address."""
 
     bootstrap_servers: str
     is_read_only: bool = False

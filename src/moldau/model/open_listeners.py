@@ -1,4 +1,4 @@
-"""Which listeners of a node let anyone on the network in: bound beyond loopback, without authentication or ACLs."""
+"""Listeners of a node that let anyone on the network in: bound beyond loopback, without authentication or ACLs."""
 
 from collections.abc import Iterable, Mapping
 from ipaddress import ip_address

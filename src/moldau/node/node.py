@@ -169,7 +169,7 @@ class Node:
         return made[0], made[1]
 
     def _gates(self) -> dict[str, GateHost]:
-        """What authenticates the connections of each SASL listener."""
+        """Return the authentication of each SASL listener."""
         settings, ports = self._configuration.settings, self._ports
         credentials = Credentials(
             lambda: self._metadata.image,

@@ -152,7 +152,7 @@ def _records_max(header: BatchHeader) -> int:
 
 
 class RecordRules(NamedTuple):
-    """What a topic requires of every record; the bounds of timestamps are None where the log sets timestamps."""
+    """The requirements of a topic for every record; the bounds of timestamps are None where the log sets timestamps."""
 
     requires_key: bool = False
     timestamp_bounds: tuple[int, int] | None = None

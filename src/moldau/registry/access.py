@@ -1,4 +1,4 @@
-"""Who may do what with a subject: users log in to the cluster, and the ACLs of topics decide.
+"""Authorization of subjects: users log in to the cluster, and the ACLs of topics decide.
 
 A subject belongs to a topic, so that one ACL covers the records and their schemas. The registry asks the cluster, as
 the user of the request, which operations on this topic are permitted; nothing is cached, and it knows no ACLs itself.
@@ -31,7 +31,7 @@ def topic_of(subject: str) -> str:
 
 
 class Access(Protocol):
-    """What the sender of a request may do."""
+    """The permissions of the sender of a request."""
 
     async def check(self, subjects: Sequence[str], operation: Operation) -> None:
         """Raise an error for the client unless the operation is permitted on the topics of all subjects."""
@@ -57,7 +57,7 @@ class OpenAccess:
 
 
 class UserAccess:
-    """What the ACLs of a user permit; `client` acts as this user."""
+    """The permissions that the ACLs grant a user; `client` acts as this user."""
 
     def __init__(self, client: AsyncClient, user: str) -> None:
         self._client, self._user = client, user

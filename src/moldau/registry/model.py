@@ -44,7 +44,7 @@ class Compatibility(StrEnum):
 
 
 class Mode(StrEnum):
-    """What a registry, a context or a subject accepts."""
+    """The mode of a registry, a context or a subject: the requests that it accepts."""
 
     READWRITE = "READWRITE"
     READONLY = "READONLY"

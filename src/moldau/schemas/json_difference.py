@@ -144,7 +144,7 @@ class Comparison:
         return found
 
     def _compare_not(self, before: Form, after: Form, path: str) -> list[Difference]:
-        """What is excluded may only become less."""
+        """Exclusions may only be removed."""
         excluded, still = (each.schema.inner(each.schema.source["not"]) for each in (before, after))
         return _found("NOT_TYPE_EXTENDED", f"{path}/not") if self._compare(still, excluded, path) else []
 

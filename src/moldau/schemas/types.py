@@ -1,4 +1,4 @@
-"""What every type of schema offers, and what can be wrong with schemas and values."""
+"""The interface of a type of schema, and the errors of schemas and values."""
 
 from collections.abc import Mapping
 from typing import Any, Final, Protocol

@@ -1,4 +1,4 @@
-"""Which bytes of a segment are verified, and which are corrupt.
+"""The verified and the corrupt bytes of a segment.
 
 What this process has written is trusted, and so is what it has verified, as long as it stays in the page cache: after
 an eviction the disk is read again. Read-ahead brings pages into the cache before they are requested, so that a cached

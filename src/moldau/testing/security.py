@@ -20,7 +20,7 @@ SUPER_USERS: Final = f"User:{credentials.NODE_USER};User:{USER}"
 
 @dataclass(frozen=True, slots=True)
 class BrokerSecurity:
-    """What a broker needs to be secured, and what a client needs to connect to it."""
+    """The settings of a secured broker, and of clients that connect to it."""
 
     listener: str
     broker_settings: dict[str, str] = field(repr=False)

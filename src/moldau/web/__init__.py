@@ -1,1 +1,1 @@
-"""What the HTTP interfaces share: servers, health pages and limits."""
+"""Shared by the HTTP interfaces: servers, health pages and limits."""

@@ -140,7 +140,7 @@ def transactions(
     strict: Strict = False,
     json: Json = False,
 ) -> None:
-    """What a transaction costs, 1,000 of them open at once, and reading what is committed beside reading all."""
+    """Cost of a transaction, of 1,000 open at once, and of reading committed records beside reading all."""
     from moldau.cli.bench.reports import progress, show
     from moldau.cli.bench.session import session
     from moldau_dev.bench.targets import transaction_verdicts
@@ -163,7 +163,7 @@ def groups(
     strict: Strict = False,
     json: Json = False,
 ) -> None:
-    """What heartbeats cost, 200 members who come at once, and a start with many committed offsets."""
+    """Cost of heartbeats, of 200 members joining at once, and of a start with many committed offsets."""
     from moldau.cli.bench.reports import progress, show
     from moldau_dev.bench.groups import Size, measure_groups
     from moldau_dev.bench.targets import group_verdicts
@@ -344,7 +344,7 @@ def growth(
     strict: Strict = False,
     json: Json = False,
 ) -> None:
-    """What one request costs beside more and more partitions, topics and consumers."""
+    """Cost of one request beside more and more partitions, topics and consumers."""
     from moldau.cli.bench.reports import progress
     from moldau_dev.bench.growth.plot import draw
     from moldau_dev.bench.growth.suite import Sizes, measure_growth

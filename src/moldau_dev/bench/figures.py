@@ -39,7 +39,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What `python -m moldau_dev.bench quick` finds."""
+    """The results of `python -m moldau_dev.bench quick`."""
 
     requests: dict[str, Figure]
     stall_p99_ms: float | None

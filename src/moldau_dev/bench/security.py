@@ -1,4 +1,4 @@
-"""What security costs: the CPU time of a broker per request and per MiB, open and with TLS, SASL, ACLs and quotas.
+"""The cost of security: the CPU time of a broker per request and per MiB, open and with TLS, SASL, ACLs and quotas.
 
 Every broker gets the same load from librdkafka, round by round: single records, each acknowledged before the next, and
 batches of 64 KiB. The brokers with ACLs and quotas serve the client on a SASL listener without TLS, like the one they

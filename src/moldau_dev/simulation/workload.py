@@ -35,7 +35,7 @@ class Violation(AssertionError):
 
 @dataclass(slots=True)
 class Ledger:
-    """What was acknowledged and read so far, per partition."""
+    """The records acknowledged and read so far, per partition."""
 
     partitions: int
     disks_fail: bool = False  # then clients may get KAFKA_STORAGE_ERROR

@@ -55,7 +55,7 @@ class Credentials:
 
     @property
     def dummy_secret(self) -> bytes:
-        """What salts of unknown users are made of: the same on every broker and after every restart."""
+        """The secret behind the salts of unknown users: the same on every broker and after every restart."""
         return hmac.digest((self.token_secret or "").encode(), f"unknown users of {self.cluster_id}".encode(), "sha512")
 
     def token(self, token_id: str) -> TokenSecret | None:

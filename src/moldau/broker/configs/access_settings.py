@@ -25,7 +25,7 @@ def parse_super_users(text: str) -> frozenset[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class AccessSettings:
-    """Who may do what, and what is recorded of it."""
+    """Authorization, and its audit log."""
 
     authorizer_class_name: str = setting(
         "authorizer.class.name",

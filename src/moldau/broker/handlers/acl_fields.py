@@ -1,4 +1,4 @@
-"""What the three ACL APIs share: the fields of a filter, and the error without an authorizer."""
+"""Shared by the three ACL APIs: the fields of a filter, and the error without an authorizer."""
 
 from moldau.broker.requests.context import ContextHost, RequestContext
 from moldau.machines.access.acls import AclFilter, Operation, PatternType, Permission, ResourceKind, known

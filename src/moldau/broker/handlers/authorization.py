@@ -1,4 +1,4 @@
-"""Which permissions each API needs, as Kafka's brokers and controllers check them.
+"""The permissions that each API needs, as Kafka's brokers and controllers check them.
 
 The handlers enforce these rules where they know the resources. This table states them in one place: the reference page
 is generated from it, and a test compares it with every handler for each ACL that could matter.
@@ -14,7 +14,7 @@ from moldau.model.error_codes import ErrorCode
 
 
 class Effect(Enum):
-    """What happens without the permission."""
+    """The outcome without the permission."""
 
     REJECT_REQUEST = "the request is rejected"
     REJECT_ITEM = "that topic, group or id is rejected"

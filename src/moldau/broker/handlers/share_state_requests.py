@@ -1,4 +1,4 @@
-"""What the five share-state APIs have in common: requests between brokers, with a result for each share partition."""
+"""Shared by the five share-state APIs: requests between brokers, with a result for each share partition."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""What the requests about delegation tokens have in common: who may send them, and which token they mean."""
+"""Shared by the requests about delegation tokens: their permissions, and the lookup of the token."""
 
 import hmac
 from collections.abc import Callable

@@ -151,7 +151,7 @@ class MetricsEndpoint:
         return 404, _PLAIN_TEXT, b"There are /metrics, /health and /health/ready here.\n"
 
     def _problems(self) -> Iterator[str]:
-        """What this broker cannot do, with cause and remedy; user topics first."""
+        """The problems of this broker, with cause and remedy; user topics first."""
         offline = self._broker.partitions.offline
         for path, cause, remedy in self._broker.log_dirs.offline:
             yield f"log dir {path} is offline: {cause}; {remedy}"

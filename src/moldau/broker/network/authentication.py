@@ -97,7 +97,7 @@ class GatedConnection(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GateHost:
-    """What all gates of a listener share."""
+    """State that all gates of a listener share."""
 
     mechanisms: ListenerMechanisms
     clock: Clock

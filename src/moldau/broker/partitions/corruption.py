@@ -15,7 +15,7 @@ def _ignore(found: CorruptRange) -> None:
 
 
 class PartitionCorruption:
-    """Which ranges of the log are corrupt, and how reads of them fail."""
+    """The corrupt ranges of a log, and the errors of reads that meet them."""
 
     __slots__ = ("_name", "_role", "first", "is_abandoned", "on_found", "ranges")
 

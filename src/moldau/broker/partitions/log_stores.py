@@ -31,7 +31,7 @@ PREFERENCES_MAX: Final = 10_000
 
 
 class ReplicaPlace(NamedTuple):
-    """What the metadata say about a replica."""
+    """The state of a replica in the metadata."""
 
     directory: bytes  # the id of its log dir, or a reserved one
     may_have_records: bool  # it existed before this run, and other brokers count on its records

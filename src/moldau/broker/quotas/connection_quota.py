@@ -143,7 +143,7 @@ class ConnectionQuota:
 
 
 class RequestUsage:
-    """What one request has used of the quotas of its client."""
+    """Usage of a client's quotas by one request."""
 
     __slots__ = (
         "_clock",

@@ -18,7 +18,7 @@ from moldau.machines.metadata.image import QuotaEntity
 
 
 class QuotaKind(Enum):
-    """What a quota of users and client ids limits."""
+    """The quantity that a quota of users and client ids limits."""
 
     PRODUCE = PRODUCER_BYTE_RATE
     FETCH = CONSUMER_BYTE_RATE

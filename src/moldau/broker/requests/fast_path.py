@@ -26,7 +26,7 @@ class Responses(Protocol):
 
 
 class RequestUsage(Protocol):
-    """What a request uses of the quotas of its client; `moldau.broker.quotas` implements it."""
+    """Usage of a client's quotas by one request; `moldau.broker.quotas` implements it."""
 
     def timed(self, coroutine: "Coroutine[Any, Any, Any]") -> "Coroutine[Any, Any, Any]":
         """The handler, with its time measured where that is limited."""

@@ -1,4 +1,4 @@
-"""Which batches of a connection have their records validated, where a topic validates a sample.
+"""Sampling for record validation: chooses batches of a connection where a topic validates a sample.
 
 A producer with a bug, or a hostile one, sends invalid records from the start or again and again. So the first batches
 of each producer on each connection are validated, then one of about a thousand at random, and every batch after one

@@ -98,7 +98,7 @@ class ClusterSecurity:
 
     @property
     def acls(self) -> list[AclBinding]:
-        """What the user `app` may do."""
+        """The permissions of the user `app`."""
         return [
             AclBinding(kind, "*", PatternType.LITERAL, f"User:{APP}", "*", operation, Permission.ALLOW)
             for kind, operations in _PERMISSIONS.items()

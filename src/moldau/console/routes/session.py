@@ -1,4 +1,4 @@
-"""Who uses the console: login, logout, and what the pages may offer."""
+"""The user of the console: login, logout, and the actions that the pages may offer."""
 
 from typing import Annotated, Any
 

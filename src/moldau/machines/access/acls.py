@@ -88,7 +88,7 @@ def known(numbers: type[_Number], number: int) -> _Number:
 
 
 class Verdict(Enum):
-    """What the ACLs say about an operation."""
+    """The decision of the ACLs about an operation."""
 
     ALLOWED = "allowed"
     DENIED = "denied"

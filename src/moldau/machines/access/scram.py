@@ -80,7 +80,7 @@ class ScramUser(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScramCredential:
-    """What the server stores instead of a password."""
+    """The credential that the server stores instead of a password."""
 
     salt: bytes = field(repr=False)
     stored_key: bytes = field(repr=False)
@@ -110,7 +110,7 @@ def derive_credential(mechanism: ScramMechanism, password: str, salt: bytes, ite
 
 
 class CredentialShape(NamedTuple):
-    """What the first message of a server shows of a credential."""
+    """The part of a credential that the server's first message shows."""
 
     iterations: int = ITERATIONS_MIN
     salt_bytes: int = SALT_BYTES
@@ -142,7 +142,7 @@ def dummy_credential(mechanism: ScramMechanism, name: str, secret: bytes, shape:
 
 
 class TokenSecret(NamedTuple):
-    """What a delegation token contributes to an exchange."""
+    """The part of a delegation token in an exchange."""
 
     owner: str
     password: str

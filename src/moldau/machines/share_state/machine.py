@@ -90,7 +90,7 @@ class PartitionState(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """What ReadShareGroupStateSummary returns."""
+    """The result of ReadShareGroupStateSummary."""
 
     state_epoch: int = 0
     leader_epoch: int = 0

@@ -34,7 +34,7 @@ class ShareState(NamedTuple):
 
 
 class StateWrite(NamedTuple):
-    """What a share-partition leader persists at once."""
+    """The state that a share-partition leader persists in one request."""
 
     start_offset: int
     delivery_complete_count: int  # records in the window that need no delivery any more (KIP-1226)

@@ -48,7 +48,7 @@ HandshakeFailed = Callable[[str, str], None]  # the peer's address and the cause
 
 
 class TlsShare:
-    """What the TLS connections of one network share."""
+    """State that the TLS connections of one network share."""
 
     def __init__(self) -> None:
         self.handshakes = Handshakes()

@@ -1,4 +1,4 @@
-"""What failed in a TLS handshake, and what to do about it, for people."""
+"""Messages for people about failed TLS handshakes: the cause, and the remedy."""
 
 import ssl
 from typing import Final

@@ -1,4 +1,4 @@
-"""What a lake job needs of a table format, and how a batch is identified in it.
+"""The interface of a table format to a lake job, and the identity of a batch in it.
 
 A commit names its writer (Spark's query id) and batch. Both become part of the table in the same commit as the data,
 and outlive compaction and the expiry of snapshots. A batch that is already there is not committed again; a batch before

@@ -1,4 +1,4 @@
-"""What the rows of a lake table look like, and how they are divided into files. Tasks receive it as text."""
+"""The layout of a lake table: its rows, and how they are divided into files. Tasks receive it as text."""
 
 import enum
 import json

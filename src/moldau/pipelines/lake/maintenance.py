@@ -16,7 +16,7 @@ _RETRY_S: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Maintained:
-    """What a maintenance has done."""
+    """The results of a maintenance."""
 
     compaction: Compaction
     expired: int

@@ -11,7 +11,7 @@ from moldau.pipelines.requirements import PipelineError
 
 
 class NewFields(enum.Enum):
-    """What happens to fields of values for which the table has no column."""
+    """The treatment of fields of values for which the table has no column."""
 
     ADD = "add"
     IGNORE = "ignore"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """What an operation costs, by size."""
+    """The cost of an operation, by size."""
 
     name: str
     of: str  # what there is more and more of

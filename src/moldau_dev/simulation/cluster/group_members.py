@@ -38,7 +38,7 @@ _REJOIN: Final = (
 
 @dataclass(slots=True)
 class GroupLedger:
-    """What the group has done, per partition."""
+    """The progress of the group, per partition."""
 
     owners: dict[tuple[int, int], str] = field(default_factory=dict)  # by generation and partition
     committed: dict[int, int] = field(default_factory=dict)  # acknowledged commits

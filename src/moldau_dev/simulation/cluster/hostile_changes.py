@@ -120,7 +120,7 @@ def _of_cluster(node_id: int) -> list[tuple[int, Any]]:
 
 
 def _of_nodes(node_id: int) -> list[tuple[int, Any]]:
-    """What only nodes send: to register, to lead, to replicate, to act for another client."""
+    """Requests that only nodes send: to register, to lead, to replicate, to act for another client."""
     vote = m.VoteRequest.PartitionData(
         partition_index=0,
         replica_epoch=HUGE_EPOCH,

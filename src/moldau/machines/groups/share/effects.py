@@ -1,4 +1,4 @@
-"""What the group coordinator asks of the share coordinator."""
+"""Requests of the group coordinator to the share coordinator."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
