@@ -19,8 +19,8 @@ Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 HEADER_KEY_ERRORS: Final = "surrogateescape"
 
 _RECORD_BYTES_MIN: Final = 6  # attributes, two deltas, two lengths, a count of headers
-_TIMESTAMP_MIN: Final = -(1 << 63)
-_TIMESTAMP_MAX: Final = (1 << 63) - 1
+TIMESTAMP_MIN: Final = -(1 << 63)
+TIMESTAMP_MAX: Final = (1 << 63) - 1
 _new_tuple = tuple.__new__
 
 
@@ -100,10 +100,10 @@ def _parse(body: bytes, header: BatchHeader) -> Iterator[Record]:
         if body[position] == 0:
             position += 1
         else:
-            headers, position = _read_headers(body, position, end)
+            headers, position = read_headers(body, position, end)
         if position != end:
             raise CorruptMessage(f"record of {length} bytes has fields of {length + position - end} bytes")
-        if not _TIMESTAMP_MIN <= timestamp <= _TIMESTAMP_MAX:
+        if not TIMESTAMP_MIN <= timestamp <= TIMESTAMP_MAX:
             raise CorruptMessage(f"timestamp {timestamp} does not fit in 64 bits")
         yield _new_tuple(Record, (offset, timestamp if append_time is None else append_time, key, value, headers))
     if position != body_end:
@@ -122,7 +122,7 @@ def _read_bytes(body: bytes, position: int, end: int) -> tuple[bytes | None, int
     return (None, position) if length < 0 else (body[position:stop], stop)
 
 
-def _read_headers(body: bytes, position: int, end: int) -> tuple[Headers, int]:
+def read_headers(body: bytes, position: int, end: int) -> tuple[Headers, int]:
     count, position = read_varint(body, position)
     # A header takes at least two bytes.
     if not 0 <= count <= (end - position) // 2:

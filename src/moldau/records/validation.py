@@ -38,7 +38,8 @@ from moldau.records.header import (
     read_header,
     write_checksum,
 )
-from moldau.records.record import Record, iterate_records
+from moldau.records.record import Record, iterate_records, records_body
+from moldau.records.record_scan import scan_records
 
 _LEGACY_LENGTH_MIN: Final = 14  # of a message of magic 0: no batch of any magic is shorter
 RECORD_BYTES_MIN: Final = 7  # its length, attributes, two deltas, two lengths, a count of headers
@@ -210,7 +211,12 @@ def check_records(batch: Buffer, rules: RecordRules, output_bytes_max: int = OUT
     The checksum is valid, so the producer created a corrupt batch, and a retry will not help: InvalidRecord.
     """
     check = RecordCheck(rules)
+    header = read_header(batch)
     try:
+        if header.magic == MAGIC and header.size_bytes == len(batch):
+            newest = scan_records(records_body(batch, header, output_bytes_max), header, *rules)
+            if newest is not None:
+                return newest
         for record in iterate_records(batch, output_bytes_max=output_bytes_max):
             check.add(record)
     except CorruptMessage as error:

@@ -20,7 +20,7 @@ from moldau.storage.log import Log
 from moldau.storage.settings import LogSettings
 
 ZSTD_FROM_VERSION: Final = 7
-LIGHT_BYTES: Final = 64 * KiB  # at most so much is decoded on the event loop,
+LIGHT_BYTES: Final = 128 * KiB  # at most so much is decoded on the event loop,
 LIGHT_RECORDS: Final = 2_000  # and no more records than this
 HEADER_ONLY: Final = "header"
 _AS_PRODUCED: Final = "producer"
