@@ -21,15 +21,13 @@ def test_repository_avoids_the_words() -> None:
         "class LeadsAnew: ...",
         "told = []",
         "self.untold_bytes = 0",
-        '"""What a quota limits."""',
-        '    """Which listeners are open, and',
     ],
 )
 def test_word_is_found_in_prose_and_in_names(text: str) -> None:
     assert list(vocabulary.uses_dialect(PATH, text))
 
 
-@pytest.mark.parametrize("text", ["retold", "newcomer", '"""Whole."""', "a hushed voice", "renewal", "toldo = 1"])
+@pytest.mark.parametrize("text", ["retold", "newcomer", "a hushed voice", "renewal", "toldo = 1"])
 def test_part_of_another_word_is_accepted(text: str) -> None:
     assert not list(vocabulary.uses_dialect(PATH, text))
 

@@ -1,7 +1,6 @@
 """The rule about words: names and prose use the terms of the field, not a dialect of this project.
 
-A word matches in prose and as a part of an identifier (`_nobody_hears`, `NobodyHears`). A docstring must not begin with
-a relative clause used as a noun ("What a quota limits."): it names the thing.
+A word matches in prose and as a part of an identifier (`_nobody_hears`, `NobodyHears`).
 """
 
 import re
@@ -40,8 +39,6 @@ _ALTERNATIVES = "|".join(WORDS)
 _IN_CAMEL_CASE = "|".join(word.capitalize() for word in WORDS)
 _DIALECT = re.compile(rf"(?<![a-z])(?i:{_ALTERNATIVES})(?![a-z])|(?<=[a-z])(?:{_IN_CAMEL_CASE})(?![a-z])")
 
-_CLAUSE = re.compile(r'^\s*"""(What|Whatever|Which|Who)\b')
-
 
 def uses_dialect(path: str, text: str) -> Iterator[Finding]:
     """Yield a finding for each line with a word of the list."""
@@ -50,5 +47,3 @@ def uses_dialect(path: str, text: str) -> Iterator[Finding]:
     for number, line in enumerate(text.splitlines(), 1):
         if found := _DIALECT.search(line):
             yield Finding(path, number, f"'{found.group()}': use the term of Kafka, Raft or Spark")
-        if clause := _CLAUSE.search(line):
-            yield Finding(path, number, f"a docstring begins with '{clause.group(1)}': name the thing instead")

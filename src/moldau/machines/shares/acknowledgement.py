@@ -1,4 +1,4 @@
-"""What members say about the records that they have acquired."""
+"""Acknowledgements of members for the records that they have acquired."""
 
 from collections.abc import Sequence
 from enum import IntEnum
@@ -9,7 +9,7 @@ from moldau.model.errors import InvalidRequest
 
 
 class AcknowledgeType(IntEnum):
-    """What a member says about a record, with Kafka's numbers."""
+    """A member's acknowledgement of a record, with Kafka's numbers."""
 
     GAP = 0  # there is no such record: it was compacted away, or is a control record
     ACCEPT = 1

@@ -1,4 +1,4 @@
-"""What a fetch finds in the log, how much it may acquire, and what it has acquired."""
+"""The acquisition of a fetch: the batches found in the log, its limits, and the acquired records."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
