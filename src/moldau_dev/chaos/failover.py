@@ -10,7 +10,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from functools import partial
@@ -169,8 +169,10 @@ MEANT_FOR: Final = {
 }
 
 
-def measure(cluster: Cluster, victim: Victim, probe_name: str, wires: Wires | None = None) -> float:
-    """Measure one failover: the longest time without an acknowledgement. Heals the cluster."""
+def measure(
+    cluster: Cluster, victim: Victim, probe_names: Iterable[str], wires: Wires | None = None
+) -> dict[str, float]:
+    """Measure one failover: the longest time without an acknowledgement, by probe. Heals the cluster."""
     _prepare(cluster)
     controller = cluster.controller_id
     leaders = cluster.leaders_of(TOPIC)
@@ -180,21 +182,25 @@ def measure(cluster: Cluster, victim: Victim, probe_name: str, wires: Wires | No
         for index, leader in sorted(leaders.items())
         if leader is not None and (leader == controller) == wants_controller
     )
-    probe = PROBES[probe_name](cluster.bootstrap_servers, partition)
-    probe.start()
+    probes = {name: PROBES[name](cluster.bootstrap_servers, partition) for name in probe_names}
+    for probe in probes.values():
+        probe.start()
     try:
-        _wait_for(probe, WARM_RECORDS)
+        for probe in probes.values():
+            _wait_for(probe, WARM_RECORDS)
         struck_s = time.monotonic()
         _strike(cluster, victim, controller if victim is Victim.CONTROLLER else node, wires)
-        _wait_for(probe, len(probe.acknowledged_s) + WARM_RECORDS)
+        for probe in probes.values():
+            _wait_for(probe, len(probe.acknowledged_s) + WARM_RECORDS)
     finally:
-        probe.stop()
+        for probe in probes.values():
+            probe.stop()
         if wires is not None:
             wires.mend()
         if victim is Victim.STOPPED_LEADER:
             cluster.stop(node)  # wait until it has stopped: it must not be started before
         cluster.start()
-    return _longest_gap_s(probe.acknowledged_s, struck_s)
+    return {name: _longest_gap_s(probe.acknowledged_s, struck_s) for name, probe in probes.items()}
 
 
 def _prepare(cluster: Cluster) -> None:
@@ -266,7 +272,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with _cluster(victim) as (cluster, wires):
             cluster.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3, min_insync_replicas=2)
             for probe in options.probe or [each for each in PROBES if victim in MEANT_FOR.get(each, Victim)]:
-                gaps = [measure(cluster, victim, probe, wires) for _ in range(options.runs)]
+                gaps = [measure(cluster, victim, [probe], wires)[probe] for _ in range(options.runs)]
                 sys.stdout.write(f"{victim.value}, {probe}: {figures(gaps)}\n")
                 sys.stdout.flush()
     return 0
