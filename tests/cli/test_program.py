@@ -169,6 +169,23 @@ def test_error_on_a_full_disk_keeps_its_exit_code(address: str) -> None:
     assert subprocess.run(["sh", "-c", command], timeout=60, check=False).returncode == 1
 
 
+def listed_topics(address: str, broker: "subprocess.Popen[bytes]") -> "subprocess.CompletedProcess[str]":
+    """List the topics as soon as the broker accepts connections: each start of the command takes CPU time."""
+    host, _, port = address.rpartition(":")
+    until = time.monotonic() + 30
+    while broker.poll() is None:
+        assert time.monotonic() < until, f"{address} accepts no connection"
+        try:
+            socket.create_connection((host, int(port)), timeout=1).close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            break
+    while (listed := run("topic", "list", "-b", address)).returncode and broker.poll() is None:
+        assert time.monotonic() < until, listed.stderr
+    return listed
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a device that is always full")
 @pytest.mark.proves("A4", part="topics and settings")
 @pytest.mark.parametrize("command", ["start", "up"])
@@ -178,9 +195,7 @@ def test_brokers_serve_when_their_output_is_on_a_full_disk(tmp_path: Path, comma
     options = ["--data", str(tmp_path), *where, "-c", "moldau.metrics.listener="]
     running = ["sh", "-c", 'unset PYTHONUNBUFFERED; exec "$@" > /dev/full 2> /dev/full', "sh", *MOLDAU, command]
     with subprocess.Popen([*running, *options]) as broker:
-        until = time.monotonic() + 30
-        while (listed := run("topic", "list", "-b", f"localhost:{port}")).returncode and broker.poll() is None:
-            assert time.monotonic() < until, listed.stderr
+        listed = listed_topics(f"localhost:{port}", broker)
         broker.terminate()
         assert (broker.wait(30), listed.returncode) == (0, 0)
 
@@ -190,9 +205,7 @@ def test_brokers_serve_when_their_output_is_on_a_full_disk(tmp_path: Path, comma
 def test_broker_files_never_get_the_descriptor_of_a_closed_stream(tmp_path: Path, address: str) -> None:
     start = [*MOLDAU, "start", "--data", str(tmp_path), "--listen", address, "-c", "moldau.metrics.listener="]
     with subprocess.Popen(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *start]) as broker:
-        until = time.monotonic() + 30
-        while (listed := run("topic", "list", "-b", address)).returncode and broker.poll() is None:
-            assert time.monotonic() < until, listed.stderr
+        listed_topics(address, broker)
         leads_to = [os.readlink(f"/proc/{broker.pid}/fd/{number}") for number in range(3)]
         broker.terminate()
         assert broker.wait(30) == 0
