@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -175,12 +176,11 @@ def listed_topics(address: str, broker: "subprocess.Popen[bytes]") -> "subproces
     until = time.monotonic() + 30
     while broker.poll() is None:
         assert time.monotonic() < until, f"{address} accepts no connection"
-        try:
+        with suppress(OSError):
             socket.create_connection((host, int(port)), timeout=1).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
             break
+        with suppress(subprocess.TimeoutExpired):
+            broker.wait(0.05)
     while (listed := run("topic", "list", "-b", address)).returncode and broker.poll() is None:
         assert time.monotonic() < until, listed.stderr
     return listed
