@@ -12,6 +12,8 @@ from moldau.records.record import Headers, iterate_records, records_body
 from moldau.records.record_scan import scan_records
 from moldau.records.validation import RecordCheck, RecordRules, check_records
 
+pytestmark = pytest.mark.proves("P1")
+
 NOW_MS = 1_700_000_000_000
 BOUNDS = (NOW_MS - 5_000, NOW_MS + 5_000)
 RULES = [RecordRules(), RecordRules(True), RecordRules(False, BOUNDS), RecordRules(True, BOUNDS)]
@@ -51,7 +53,6 @@ def random_batch(seed: random.Random) -> bytearray:
     )
 
 
-@pytest.mark.proves("P1")
 def test_scan_accepts_only_what_the_check_accepts() -> None:
     seed = random.Random(7)
     accepted = 0
