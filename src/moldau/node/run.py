@@ -17,6 +17,7 @@ from moldau.node.ports.capabilities import Capabilities
 from moldau.node.ports.clock import SystemClock
 from moldau.node.ports.executor import SystemExecutor
 from moldau.node.ports.files import SystemDisk
+from moldau.node.ports.loop_watchdog import LoopWatchdog
 from moldau.node.ports.process import process_lines
 from moldau.node.ports.randomness import system_random
 from moldau.node.ports.sockets import SocketNetwork
@@ -78,7 +79,12 @@ async def _serve(configuration: Configuration, announce: Callable[[Announcement]
     announce(
         Announcement(node.bootstrap_servers, node.metrics_address, configuration.settings.folders[0], node.cluster_id)
     )
-    await ended  # raises a failure, after which the shutdown must not be marked as clean
+    watchdog = LoopWatchdog(configuration.settings.log_dir_io_timeout_ms)
+    watchdog.start()
+    try:
+        await ended  # raises a failure, after which the shutdown must not be marked as clean
+    finally:
+        watchdog.stop()
     await node.stop()
 
 
