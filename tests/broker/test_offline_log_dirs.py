@@ -46,6 +46,7 @@ async def until_acknowledged(cluster: Cluster, value: bytes, *, seen_by: int) ->
         await asyncio.sleep(0.05)
 
 
+@pytest.mark.proves("S11", part="clients go on with other brokers")
 @pytest.mark.proves("H6", part="the controller moves")
 @pytest.mark.parametrize("break_disk", [fail_writes, make_read_only, fill])
 def test_broker_that_cannot_write_gives_up_leadership_and_control(
@@ -74,8 +75,12 @@ def test_broker_that_cannot_write_gives_up_leadership_and_control(
         assert (await fetch(talker, "alone", 0)).error_code == 0
         described = (await talker.ask(4, DescribeLogDirsRequest(topics=None))).results[0]
         assert described.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        stale = (await talker.ask(9, MetadataRequest(topics=None))).topics
-        assert [each.partitions[0].leader_id for each in stale if each.name == "t"] != [active]
+        rejected = await produce(talker, "t", batch(b"x"), acks=-1, version=10)
+        assert rejected.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert rejected.current_leader is None
+        asker = await cluster.connect(active)
+        with pytest.raises(ConnectionError):  # it cannot learn the new leaders, so clients are to ask another broker
+            await asker.ask(9, MetadataRequest(topics=None))
         await asyncio.sleep(60)
         own = [each for each in caplog.records if "Log dir" in each.getMessage() and each.levelno >= logging.WARNING]
         assert len(own) == 1
@@ -83,6 +88,9 @@ def test_broker_that_cannot_write_gives_up_leadership_and_control(
         repair(disk)
         await cluster.until(lambda: len(where(cluster, seen_by=other).isr) == 3, 60.0)
         assert (await produce(talker, "alone", batch(b"z"))).error_code == 0
+        asker = await cluster.connect(active)
+        topics = (await asker.ask(9, MetadataRequest(topics=None))).topics
+        assert [each.partitions[0].leader_id for each in topics if each.name == "t"] != [active]
 
     with caplog.at_level(logging.INFO, "moldau"):
         on_cluster(script, roles=ALL_CONTROL)

@@ -228,6 +228,11 @@ class Broker:
         return self.metadata_publisher.image
 
     @property
+    def is_metadata_stalled(self) -> bool:
+        """Whether the quorum goes on elsewhere, and this broker cannot write what it decides."""
+        return self.metadata.is_stalled
+
+    @property
     def controller_id(self) -> int:
         """The broker to which clients send admin requests: the active controller if it is a broker, else any broker."""
         leader = self.metadata.leader_id

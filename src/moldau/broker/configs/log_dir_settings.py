@@ -33,11 +33,12 @@ class LogDirSettings:
         10 * SECOND_MS,
         kind=Kind.INT,
         at_least=100,
-        doc="A log dir with a write or sync that takes longer is offline: other replicas take over its leaderships.",
+        doc="A log dir with a write or sync that takes longer is offline: other replicas take over its leaderships. "
+        "A broker that is blocked by a write for this long closes its connections.",
     )
     log_dir_full_grace_ms: int = setting(
         "moldau.log.dir.full.grace.ms",
-        500,
+        250,
         kind=Kind.INT,
         at_least=0,
         doc="A log dir without space for this long is offline until there is space.",

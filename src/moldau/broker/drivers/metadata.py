@@ -299,6 +299,11 @@ class MetadataDriver:
         return 0 < self._log.high_watermark <= self._publisher.end_offset
 
     @property
+    def is_stalled(self) -> bool:
+        """Whether this node cannot write what the quorum decides, so that its images stay behind."""
+        return self._quorum is not None and self._quorum.is_stalled and not self.is_active
+
+    @property
     def quorum(self) -> Quorum:
         """The quorum member that handles requests of other members."""
         if self._quorum is None:

@@ -28,6 +28,7 @@ from moldau.machines.raft import (
     AppendVoters,
     BecomeFollower,
     BecomeLeader,
+    BeginQuorumRequested,
     Effect,
     ElectionState,
     Event,
@@ -133,6 +134,7 @@ class Quorum:
         self._events: deque[tuple[Event, Any]] = deque()
         self._is_stepping = False
         self._waiting_for_disk: asyncio.Task[None] | None = None
+        self._is_failing = False  # whether the last write of the metadata log or the election state failed
         self._is_stopped = False
         self._records: Any = None  # records that came with the current event
         self._timer: asyncio.TimerHandle | None = None
@@ -172,6 +174,18 @@ class Quorum:
             if not each.response.done():
                 each.response.set_exception(NotController("This node is shutting down."))
                 each.response.exception()  # mark it as retrieved: the client may have gone in this very turn
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether another node leads, but its records, or its election, cannot be written here.
+
+        While the election state cannot be written, the message of the new leader waits with all other events.
+        """
+        if not self._is_failing:
+            return False
+        return self.machine.leadership.is_known or any(
+            isinstance(each, BeginQuorumRequested) for each, _ in self._events
+        )
 
     # Requests of other nodes
 
@@ -283,6 +297,7 @@ class Quorum:
 
     def _log_failure(self, what: str, error: BaseException) -> None:
         """Log each kind of problem the 1st, 2nd, 4th, 8th … time: retries fail just as often."""
+        self._is_failing = True
         if isinstance(error, OSError):
             self._observer.failed(error)
         self._failure_counts[what] += 1
@@ -353,6 +368,7 @@ class Quorum:
         while not self._is_stopped:
             try:
                 await work()
+                self._is_failing = False
                 return True
             except OSError as error:
                 self._log_failure(message, error)
@@ -373,6 +389,7 @@ class Quorum:
             await asyncio.sleep(RETRY_S)
             try:
                 write()
+                self._is_failing = False
                 return
             except OSError as error:
                 self._log_failure("Cannot write the metadata log", error)
@@ -401,6 +418,7 @@ class Quorum:
             self._log_failure("Cannot append records from the metadata leader", error)
             self.post(RequestFailed(effect.request))
             return
+        self._is_failing = False
         for each in voter_sets:
             self.post(VotersChanged(each.offset, each.voters))
         self.post(LogAppended(self._log.end_offset))

@@ -99,7 +99,15 @@ from moldau.broker.handlers import (
     write_txn_markers,
 )
 from moldau.broker.requests.fast_path import FastPathFactory
-from moldau.broker.requests.router import Api, ErrorResponder, ServedOn, forwarded, requires_feature, with_error_code
+from moldau.broker.requests.router import (
+    Api,
+    ErrorResponder,
+    ServedOn,
+    forwarded,
+    requires_current_metadata,
+    requires_feature,
+    with_error_code,
+)
 from moldau.machines.metadata.features import SHARE_VERSION_FEATURE
 from moldau.wire.messages import (
     AddOffsetsToTxnResponse,
@@ -255,7 +263,7 @@ def _topic_apis() -> list[Api]:
         _api(0, "Produce", 3, 13, produce, fast_path=_PRODUCE_FAST_PATH),
         _any_listener(1, "Fetch", 4, 18, fetch, fast_path=follower_fetch_fast_path.create),
         _api(2, "ListOffsets", 1, 11, list_offsets),
-        _api(3, "Metadata", 0, 13, metadata),
+        requires_current_metadata(_api(3, "Metadata", 0, 13, metadata)),
         _any_listener(18, "ApiVersions", *api_versions.SERVED, api_versions, with_error_code(ApiVersionsResponse)),
         _controller(19, "CreateTopics", 2, 7, create_topics),
         _controller(20, "DeleteTopics", 1, 6, delete_topics),
@@ -270,7 +278,7 @@ def _topic_apis() -> list[Api]:
         _controller(44, "IncrementalAlterConfigs", 0, 1, incremental_alter_configs),
         _any_listener(60, "DescribeCluster", 0, 2, describe_cluster, with_error_code(DescribeClusterResponse)),
         _api(74, "ListConfigResources", 0, 1, list_config_resources, with_error_code(ListConfigResourcesResponse)),
-        _api(75, "DescribeTopicPartitions", 0, 0, describe_topic_partitions),
+        requires_current_metadata(_api(75, "DescribeTopicPartitions", 0, 0, describe_topic_partitions)),
     ]
 
 
@@ -279,7 +287,7 @@ def _group_apis() -> list[Api]:
     return [
         _api(8, "OffsetCommit", 2, 10, offset_commit),
         _api(9, "OffsetFetch", 1, 10, offset_fetch),
-        _api(10, "FindCoordinator", 0, 6, find_coordinator),
+        requires_current_metadata(_api(10, "FindCoordinator", 0, 6, find_coordinator)),
         _api(11, "JoinGroup", 0, 9, join_group),
         _api(12, "Heartbeat", 0, 4, heartbeat, with_error_code(HeartbeatResponse), fast_path=_HEARTBEAT_FAST_PATH),
         _api(13, "LeaveGroup", 0, 5, leave_group, with_error_code(LeaveGroupResponse)),

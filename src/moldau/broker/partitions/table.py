@@ -88,7 +88,7 @@ class Partitions:
         roles: Roles,
     ) -> None:
         self._roles = roles
-        self._node_id = node_id
+        self.node_id = node_id
         self._store = store
         self._clock = clock
         self._flusher = flusher
@@ -194,7 +194,7 @@ class Partitions:
             for index in sorted(indexes):
                 known = self._partitions.get((topic.name, index))
                 state = topic.partitions[index]
-                if known is not None and known not in self._unsynced and self._node_id in state.replicas:
+                if known is not None and known not in self._unsynced and self.node_id in state.replicas:
                     self._roles.assign_role(known, state)
 
     def reassign_roles(self) -> None:
@@ -208,7 +208,7 @@ class Partitions:
         self, topic: TopicImage, index: int, state: PartitionImage, settings: LogSettings
     ) -> None:
         known = self._partitions.get((topic.name, index))
-        if self._node_id not in state.replicas:
+        if self.node_id not in state.replicas:
             self._forget_offline(topic, index)
             if known is not None:
                 logger.info("%s: replica removed from this broker", known.name)
@@ -266,9 +266,9 @@ class Partitions:
             return True
         if not self._roles.has_own_registration:
             return False
-        if self._node_id not in state.trusted:
-            return state.leader not in (NO_NODE, self._node_id)
-        is_alone = all(each == self._node_id for each in state.trusted)
+        if self.node_id not in state.trusted:
+            return state.leader not in (NO_NODE, self.node_id)
+        is_alone = all(each == self.node_id for each in state.trusted)
         return is_alone and settings.unclean_leader_election_enable
 
     def _open(self, topic: TopicImage, index: int, state: PartitionImage, settings: LogSettings) -> None:
@@ -312,8 +312,8 @@ class Partitions:
             self._roles.assign_role(partition, state)
 
     def _place_of(self, state: PartitionImage) -> ReplicaPlace:
-        is_trusted = self._node_id in state.trusted
-        return ReplicaPlace(state.directory_of(self._node_id), is_trusted and not self._has_followed)
+        is_trusted = self.node_id in state.trusted
+        return ReplicaPlace(state.directory_of(self.node_id), is_trusted and not self._has_followed)
 
     def _mark_missing(self, name: TopicPartition, cause: str) -> None:
         if name not in self._missing:
@@ -324,7 +324,7 @@ class Partitions:
         self, topic: TopicImage, index: int, state: PartitionImage, settings: LogSettings, error: StorageFailed
     ) -> None:
         name = TopicPartition(topic.name, index)
-        if name in self._corrupt and self._node_id not in state.trusted:
+        if name in self._corrupt and self.node_id not in state.trusted:
             self._store.mark_stray(name)  # nothing before the corruption can be kept either
             self._forget_offline(topic, index)
             self._open(topic, index, state, settings)

@@ -19,12 +19,18 @@ class LeaderHints:
         self.endpoints: dict[int, Any] = {}
 
     def mark(self, result: Any, topic: str, index: int, error: KafkaError) -> None:
-        """Set the current leader in the result of one partition, if another broker leads it."""
+        """Set the current leader in the result of one partition, if it is known.
+
+        A broker that has given up a leadership may not know the new leader: by the old one, itself, librdkafka would
+        be content with it, and look up no other.
+        """
         if not isinstance(error, NotLeaderOrFollower | FencedLeaderEpoch):
             return
         image = self._partitions.image
         partition = image.partition(topic, index)
         if partition is None or not partition.has_leader:
+            return
+        if partition.leader == self._partitions.node_id and isinstance(error, NotLeaderOrFollower):
             return
         result.current_leader = self._response.LeaderIdAndEpoch(
             leader_id=partition.leader, leader_epoch=partition.leader_epoch

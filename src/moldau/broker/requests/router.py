@@ -7,7 +7,7 @@ from functools import wraps
 from typing import Any, Final, Protocol
 
 from moldau.broker.controllers.controller_channel import ControllerChannel
-from moldau.broker.requests.context import ContextHost, OwnContext, RequestContext
+from moldau.broker.requests.context import CloseConnection, ContextHost, OwnContext, RequestContext
 from moldau.broker.requests.fast_path import FastPathFactory
 from moldau.broker.runtime.meters import ApiMeter
 from moldau.model.errors import ErrorCode, KafkaError, NotController, UnsupportedVersion
@@ -113,6 +113,31 @@ def requires_feature(api: Api, feature: str) -> Api:
         return await handle(request, context)
 
     api.handle, api.feature = checked, feature
+    return api
+
+
+class MetadataReader(ContextHost, Protocol):
+    """For requests whose response tells the client which broker to contact."""
+
+    @property
+    def is_metadata_stalled(self) -> bool: ...
+
+
+def requires_current_metadata(api: Api) -> Api:
+    """Close the connection while this broker's metadata cannot advance, so that the client asks another broker.
+
+    With a failed log dir, a broker gives up its leaderships but cannot append the metadata records that name the new
+    leaders. Clients, and librdkafka in particular, would ask it again and again, and get the old leaders.
+    """
+    handle = api.handle
+
+    @wraps(handle)
+    async def checked(request: Any, context: RequestContext[MetadataReader]) -> Any:
+        if context.broker.is_metadata_stalled:
+            raise CloseConnection("the metadata of this broker cannot advance, because its log dir is offline")
+        return await handle(request, context)
+
+    api.handle = checked
     return api
 
 
