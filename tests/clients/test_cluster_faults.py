@@ -28,6 +28,7 @@ SETTINGS: Final = {
     "group.initial.rebalance.delay.ms": 200,
     "log.segment.bytes": 1_048_576,
 }
+COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky", "session.timeout.ms": 10_000}
 
 
 class Load:
@@ -40,7 +41,7 @@ class Load:
         servers = cluster.bootstrap_servers
         self.producer = RecordedProducer("producer", servers, TOPIC, PARTITIONS, self._recorder, 0)
         self._consumers = [
-            RecordedConsumer(f"member-{number}", servers, "readers", TOPIC, self._recorder, "cooperative-sticky")
+            RecordedConsumer(f"member-{number}", servers, "readers", TOPIC, self._recorder, COOPERATIVE)
             for number in range(2)
         ]
 

@@ -4,6 +4,8 @@ import asyncio
 import socket
 import threading
 
+import pytest
+
 from moldau.node.ports.loop_watchdog import LoopWatchdog, StallDetector, shut_down_connections
 
 TIMEOUT_MS = 200.0
@@ -11,6 +13,7 @@ WAIT_S_MAX = 20.0
 
 
 class TestStallDetector:
+    @pytest.mark.proves("S11", part="clients go on with other brokers")
     def test_reports_a_stall_once(self) -> None:
         detector = StallDetector(checks=3)
         assert [detector.observe(7) for _ in range(6)] == [False, False, False, True, False, False]
@@ -32,6 +35,7 @@ def connect() -> tuple[socket.socket, socket.socket]:
         return client, server.accept()[0]
 
 
+@pytest.mark.proves("S11", part="clients go on with other brokers")
 def test_blocked_loop_loses_its_connections() -> None:
     client, accepted = connect()
     client.settimeout(WAIT_S_MAX)

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import confluent_kafka as library
@@ -147,7 +147,9 @@ class RecordedProducer:
 class RecordedConsumer:
     """A group member in its own thread, which commits from time to time."""
 
-    def __init__(self, name: str, servers: str, group: str, topic: str, recorder: Recorder, strategy: str) -> None:
+    def __init__(
+        self, name: str, servers: str, group: str, topic: str, recorder: Recorder, protocol: Mapping[str, object]
+    ) -> None:
         self.name = name
         self.problems: list[str] = []
         self.ends: dict[str, int] = {}  # end of what it has read
@@ -163,8 +165,7 @@ class RecordedConsumer:
                 "group.id": group,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
-                "session.timeout.ms": 10_000,
-                "partition.assignment.strategy": strategy,
+                **protocol,
                 "logger": _NullLogger(),
             }
         )

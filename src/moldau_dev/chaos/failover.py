@@ -10,8 +10,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import Enum
 from functools import partial
 from itertools import pairwise
@@ -30,8 +29,8 @@ from moldau.node.ports.randomness import system_random
 from moldau.node.ports.sockets import SocketNetwork
 from moldau.records.builder import build_batch
 from moldau.testing.broker import setting_names
-from moldau.testing.cluster import Cluster
-from moldau_dev.chaos.namespaced_cluster import NamespacedCluster
+from moldau_dev.chaos.faulty_cluster import FaultyCluster, faulty_cluster
+from moldau_dev.chaos.faulty_disks import DiskFault, FaultyDisks
 from moldau_dev.chaos.namespaces import Wires
 
 TOPIC: Final = "failover"
@@ -49,6 +48,29 @@ class Victim(Enum):
     CONTROLLER = "kill -9 of the active controller, which leads nothing that is written"
     STOPPED_LEADER = "clean stop of a leader"
     SILENT_LEADER = "a leader cut off in silence"
+    FAILING_DISK = "writes of a leader fail (EIO)"
+    FAILING_DISK_OF_CONTROLLER = "writes of a leader that is the active controller fail (EIO)"
+    READ_ONLY_DISK = "the disk of a leader becomes read-only (EROFS)"
+    FULL_DISK = "the disk of a leader is full (ENOSPC)"
+    HANGING_DISK = "writes of a leader hang"
+
+    @property
+    def disk_fault(self) -> DiskFault:
+        return DISK_FAULTS.get(self, DiskFault.NONE)
+
+    @property
+    def is_controller(self) -> bool | None:
+        """Whether the leader that fails is the active controller."""
+        return self in (Victim.LEADER_AND_CONTROLLER, Victim.FAILING_DISK_OF_CONTROLLER)
+
+
+DISK_FAULTS: Final = {
+    Victim.FAILING_DISK: DiskFault.FAIL_WRITES,
+    Victim.FAILING_DISK_OF_CONTROLLER: DiskFault.FAIL_WRITES,
+    Victim.READ_ONLY_DISK: DiskFault.READ_ONLY,
+    Victim.FULL_DISK: DiskFault.FULL,
+    Victim.HANGING_DISK: DiskFault.HANG,
+}
 
 
 class Probe(Protocol):
@@ -164,23 +186,20 @@ PROBES: Final[dict[str, Callable[[str, int], Probe]]] = {
 }
 # Metadata is measured only if the controller fails, timeouts only if connections stay open.
 MEANT_FOR: Final = {
-    "metadata": (Victim.LEADER_AND_CONTROLLER, Victim.CONTROLLER),
+    "metadata": (Victim.LEADER_AND_CONTROLLER, Victim.CONTROLLER, Victim.FAILING_DISK_OF_CONTROLLER),
     "impatient": (Victim.SILENT_LEADER,),
 }
 
 
-def measure(
-    cluster: Cluster, victim: Victim, probe_names: Iterable[str], wires: Wires | None = None
-) -> dict[str, float]:
+def measure(cluster: FaultyCluster, victim: Victim, probe_names: Iterable[str]) -> dict[str, float]:
     """Measure one failover: the longest time without an acknowledgement, by probe. Heals the cluster."""
     _prepare(cluster)
     controller = cluster.controller_id
     leaders = cluster.leaders_of(TOPIC)
-    wants_controller = victim is Victim.LEADER_AND_CONTROLLER
     partition, node = next(
         (index, leader)
         for index, leader in sorted(leaders.items())
-        if leader is not None and (leader == controller) == wants_controller
+        if leader is not None and (leader == controller) == victim.is_controller
     )
     probes = {name: PROBES[name](cluster.bootstrap_servers, partition) for name in probe_names}
     for probe in probes.values():
@@ -189,21 +208,22 @@ def measure(
         for probe in probes.values():
             _wait_for(probe, WARM_RECORDS)
         struck_s = time.monotonic()
-        _strike(cluster, victim, controller if victim is Victim.CONTROLLER else node, wires)
+        _strike(cluster, victim, controller if victim is Victim.CONTROLLER else node)
         for probe in probes.values():
             _wait_for(probe, len(probe.acknowledged_s) + WARM_RECORDS)
     finally:
         for probe in probes.values():
             probe.stop()
-        if wires is not None:
-            wires.mend()
+        cluster.mend()
         if victim is Victim.STOPPED_LEADER:
             cluster.stop(node)  # wait until it has stopped: it must not be started before
+        elif victim.disk_fault:
+            cluster.kill(node)  # a running broker would wait longer after each failure before it trusts its disk
         cluster.start()
     return {name: _longest_gap_s(probe.acknowledged_s, struck_s) for name, probe in probes.items()}
 
 
-def _prepare(cluster: Cluster) -> None:
+def _prepare(cluster: FaultyCluster) -> None:
     """Wait until all replicas are in sync, and elect the preferred leaders."""
     cluster.wait_until_in_sync()
 
@@ -216,12 +236,15 @@ def _prepare(cluster: Cluster) -> None:
     cluster.wait_until(elect, "the preferred leaders")
 
 
-def _strike(cluster: Cluster, victim: Victim, node: int, wires: Wires | None) -> None:
+def _strike(cluster: FaultyCluster, victim: Victim, node: int) -> None:
     if victim is Victim.STOPPED_LEADER:
         cluster[node].terminate()
     elif victim is Victim.SILENT_LEADER:
-        assert wires is not None
-        wires.cut_off(node)
+        assert cluster.wires is not None
+        cluster.wires.cut_off(node)
+    elif victim.disk_fault:
+        assert cluster.disks is not None
+        cluster.disks.strike(node, victim.disk_fault)
     else:
         cluster.kill(node)
 
@@ -247,14 +270,10 @@ def figures(gaps_s: Sequence[float]) -> str:
     return f"median {statistics.median(ordered):.3f} s, p99 {p99:.3f} s, max {ordered[-1]:.3f} s ({len(ordered)} runs)"
 
 
-@contextmanager
-def _cluster(victim: Victim) -> Iterator[tuple[Cluster, Wires | None]]:
-    if victim is not Victim.SILENT_LEADER:
-        with Cluster(3) as cluster:
-            yield cluster, None
-    else:
-        with Wires(3) as wires, NamespacedCluster(wires, 3) as cluster:
-            yield cluster, wires
+def _is_possible(victim: Victim) -> bool:
+    if victim.disk_fault:
+        return FaultyDisks.are_possible()
+    return victim is not Victim.SILENT_LEADER or Wires.are_allowed()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -266,13 +285,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for victim in Victim:
         if options.victim and victim.name.lower() not in options.victim:
             continue
-        if victim is Victim.SILENT_LEADER and not Wires.are_allowed():
+        if not _is_possible(victim):
             sys.stdout.write(f"{victim.value}: not on this machine\n")
             continue
-        with _cluster(victim) as (cluster, wires):
+        with faulty_cluster(has_wires=victim is Victim.SILENT_LEADER, has_disks=bool(victim.disk_fault)) as cluster:
             cluster.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3, min_insync_replicas=2)
             for probe in options.probe or [each for each in PROBES if victim in MEANT_FOR.get(each, Victim)]:
-                gaps = [measure(cluster, victim, [probe], wires)[probe] for _ in range(options.runs)]
+                gaps = [measure(cluster, victim, [probe])[probe] for _ in range(options.runs)]
                 sys.stdout.write(f"{victim.value}, {probe}: {figures(gaps)}\n")
                 sys.stdout.flush()
     return 0

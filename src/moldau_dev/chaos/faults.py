@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from moldau.testing.cluster import Cluster
-from moldau_dev.chaos.namespaces import RUNNER, Wires
+from moldau_dev.chaos.faulty_cluster import FaultyCluster
+from moldau_dev.chaos.faulty_disks import DiskFault
+from moldau_dev.chaos.namespaces import RUNNER
 
 OUTAGES_S: Final = (0.2, 1.0, 4.0, 12.0)
 
@@ -21,6 +22,11 @@ class Kind(Enum):
     STOP = "clean stop"
     CUT_OFF = "cut off"
     CUT_ONE_WAY = "cut one way"
+    FAIL_WRITES = "failing disk"
+    FULL_DISK = "full disk"
+    READ_ONLY_DISK = "read-only disk"
+    SLOW_DISK = "slow disk"
+    HANGING_DISK = "hanging disk"
 
 
 class Target(Enum):
@@ -33,6 +39,14 @@ class Target(Enum):
 
 
 NETWORK_KINDS: Final = (Kind.CUT_OFF, Kind.CUT_ONE_WAY)
+DISK_FAULTS: Final = {
+    Kind.FAIL_WRITES: DiskFault.FAIL_WRITES,
+    Kind.FULL_DISK: DiskFault.FULL,
+    Kind.READ_ONLY_DISK: DiskFault.READ_ONLY,
+    Kind.SLOW_DISK: DiskFault.SLOW,
+    Kind.HANGING_DISK: DiskFault.HANG,
+}
+SLOW_CALLS_MS: Final = (5, 20, 100)  # the delay of each write and sync
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +60,14 @@ class FaultCase:
         return f"{self.kind.value} {self.target.value}"
 
 
-def fault_cases(*, has_wires: bool) -> list[FaultCase]:
-    """Return every useful combination."""
-    kinds = [kind for kind in Kind if has_wires or kind not in NETWORK_KINDS]
+def fault_cases(*, has_wires: bool, has_disks: bool) -> list[FaultCase]:
+    """Return every useful combination. Without any healthy disk or link, nothing can be expected to go on."""
+    partial = (*NETWORK_KINDS, *DISK_FAULTS)
+    kinds = [
+        kind for kind in Kind if (has_wires or kind not in NETWORK_KINDS) and (has_disks or kind not in DISK_FAULTS)
+    ]
     return [
-        FaultCase(kind, target)
-        for kind in kinds
-        for target in Target
-        if not (kind in NETWORK_KINDS and target is Target.ALL)
+        FaultCase(kind, target) for kind in kinds for target in Target if not (kind in partial and target is Target.ALL)
     ]
 
 
@@ -61,11 +75,11 @@ def fault_cases(*, has_wires: bool) -> list[FaultCase]:
 class Faults:
     """Injects faults into a cluster, heals it, and counts the faults."""
 
-    cluster: Cluster
+    cluster: FaultyCluster
     topic: str
     rng: random.Random
-    wires: Wires | None = None
     fired: Counter[str] = field(default_factory=Counter)
+    _with_failed_disk: set[int] = field(default_factory=set)
 
     def strike(self, cell: FaultCase) -> tuple[int, ...]:
         """Inject a fault and return the affected nodes, without waiting."""
@@ -81,13 +95,17 @@ class Faults:
                 self._cut_off(nodes)
             case Kind.CUT_ONE_WAY:
                 self._cut_one_way(nodes[0])
+            case disk_fault:
+                self._fail_disks(nodes, DISK_FAULTS[disk_fault])
         self.fired[str(cell)] += 1
         return nodes
 
     def heal(self) -> None:
         """Restart, resume and reconnect all nodes; does not wait until they are in sync."""
-        if self.wires is not None:
-            self.wires.mend()
+        self.cluster.mend()
+        for node in self._with_failed_disk:  # restarted: a running broker does not trust its disk for a while
+            self.cluster.kill(node)
+        self._with_failed_disk.clear()
         self.cluster.resume()
         self.cluster.start()
 
@@ -108,14 +126,21 @@ class Faults:
 
     def _cut_off(self, nodes: tuple[int, ...]) -> None:
         """Cut nodes off from the others, and half of the time also from the clients."""
-        assert self.wires is not None
+        assert self.cluster.wires is not None
         with_clients = (RUNNER,) if self.rng.random() < 0.5 else ()
-        self.wires.cut_off(*nodes, *with_clients)
+        self.cluster.wires.cut_off(*nodes, *with_clients)
 
     def _cut_one_way(self, node: int) -> None:
-        assert self.wires is not None
+        assert self.cluster.wires is not None
         other = self.rng.choice([each for each in self.cluster.nodes if each != node])
-        self.wires.cut(*self.rng.choice(((node, other), (other, node))))
+        self.cluster.wires.cut(*self.rng.choice(((node, other), (other, node))))
+
+    def _fail_disks(self, nodes: tuple[int, ...], fault: DiskFault) -> None:
+        assert self.cluster.disks is not None
+        for node in nodes:
+            self.cluster.disks.strike(node, fault, self.rng.choice(SLOW_CALLS_MS))
+            if fault is not DiskFault.SLOW:
+                self._with_failed_disk.add(node)
 
 
 def wait(seconds: float) -> None:

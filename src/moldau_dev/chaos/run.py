@@ -8,20 +8,20 @@ history is checked and the replicas are compared.
 import argparse
 import random
 import shutil
+import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from moldau.testing.cluster import Cluster
 from moldau_dev.chaos.audit import Audit, audit
 from moldau_dev.chaos.clients import RecordedConsumer, RecordedProducer, read_everything
 from moldau_dev.chaos.faults import FaultCase, Faults, fault_cases, wait
-from moldau_dev.chaos.namespaced_cluster import NamespacedCluster
+from moldau_dev.chaos.faulty_cluster import FaultyCluster, faulty_cluster
+from moldau_dev.chaos.faulty_disks import FaultyDisks
 from moldau_dev.chaos.namespaces import Wires
 from moldau_dev.history.anomalies import Report
 from moldau_dev.history.attempts import load
@@ -30,6 +30,11 @@ from moldau_dev.history.recorder import Recorder
 
 TOPIC: Final = "chaos"
 GROUP: Final = "readers"
+GROUP_PROTOCOLS: Final = (
+    {"partition.assignment.strategy": "range,roundrobin", "session.timeout.ms": 10_000},
+    {"partition.assignment.strategy": "cooperative-sticky", "session.timeout.ms": 10_000},
+    {"group.protocol": "consumer"},
+)
 PARTITIONS: Final = 3
 PRODUCERS: Final = 2
 CONSUMERS: Final = 3
@@ -65,9 +70,8 @@ class Result:
         faults = sum(self.fired.values())
         lines = [f"{'good' if self.is_good else 'BAD'}: {faults} faults in {self.seconds:.0f} s"]
         for cell, count in sorted(self.fired.items()):
-            gaps = sorted(self.gaps_s.get(cell, []))
-            gap = f", longest time without an acknowledgement {gaps[-1]:.2f} s" if gaps else ""
-            lines.append(f"  {count:4} x {cell}{gap}")
+            lines.append(f"  {count:4} x {cell}{gap_figures(self.gaps_s.get(cell, []))}")
+        lines += [self._availability_text()] if self.gaps_s and self.seconds else []
         lines += [f"problem: {problem}" for problem in self.problems]
         lines += [self.report.text()] if self.report else []
         lines += [self.audit.text()] if self.audit else []
@@ -75,11 +79,27 @@ class Result:
             lines.append(f"no failure in {faults} faults: at most {3 / faults:.4f} of them fail, at 95 %")
         return "\n".join(lines)
 
+    def _availability_text(self) -> str:
+        """Count the whole longest gap after each fault as unavailable, though two thirds of the partitions go on."""
+        gaps = [gap for each in self.gaps_s.values() for gap in each]
+        available = 1 - sum(gaps) / self.seconds
+        return f"available for {available:.2%} of the time, with a fault every {self.seconds / len(gaps):.0f} s"
+
+
+def gap_figures(gaps_s: Sequence[float]) -> str:
+    """Return the times without an acknowledgement after one kind of fault."""
+    if not gaps_s:
+        return ""
+    ordered = sorted(gaps_s)
+    p99 = ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
+    figures = f"median {statistics.median(ordered):.2f} s, p99 {p99:.2f} s, max {ordered[-1]:.2f} s"
+    return f": without an acknowledgement {figures}"
+
 
 class Chaos:
     """One run, from the first write to the audit."""
 
-    def __init__(self, cluster: Cluster, faults: Faults, folder: Path, rng: random.Random) -> None:
+    def __init__(self, cluster: FaultyCluster, faults: Faults, folder: Path, rng: random.Random) -> None:
         self.cluster, self.faults, self.rng = cluster, faults, rng
         self.result = Result()
         self._history = folder / "history.jsonl"
@@ -91,9 +111,9 @@ class Chaos:
             )
             for number in range(1, PRODUCERS + 1)
         ]
-        strategy = rng.choice(("range,roundrobin", "cooperative-sticky"))
+        protocol = rng.choice(GROUP_PROTOCOLS)
         self.consumers = [
-            RecordedConsumer(f"member-{number}", servers, GROUP, TOPIC, self._recorder, strategy)
+            RecordedConsumer(f"member-{number}", servers, GROUP, TOPIC, self._recorder, protocol)
             for number in range(1, CONSUMERS + 1)
         ]
 
@@ -167,21 +187,12 @@ class Chaos:
 def chaos(minutes: float, *, seed: int, uses_namespaces: bool, folder: Path, only: str = "") -> Result:
     """Run a cluster under faults for a time, and check the result."""
     rng = random.Random(seed)
-    with _cluster(uses_namespaces) as (cluster, wires):
+    has_disks = FaultyDisks.are_possible()
+    with faulty_cluster(settings=SETTINGS, has_wires=uses_namespaces, has_disks=has_disks) as cluster:
         cluster.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3, min_insync_replicas=2)
-        faults = Faults(cluster, TOPIC, rng, wires)
-        chosen = [cell for cell in fault_cases(has_wires=wires is not None) if only in str(cell)]
+        faults = Faults(cluster, TOPIC, rng)
+        chosen = [cell for cell in fault_cases(has_wires=uses_namespaces, has_disks=has_disks) if only in str(cell)]
         return Chaos(cluster, faults, folder, rng).run(_plan(chosen, rng), minutes * 60)
-
-
-@contextmanager
-def _cluster(uses_namespaces: bool) -> Iterator[tuple[Cluster, Wires | None]]:
-    if not uses_namespaces:
-        with Cluster(3, settings=SETTINGS) as cluster:
-            yield cluster, None
-        return
-    with Wires(3) as wires, NamespacedCluster(wires, 3, settings=SETTINGS) as cluster:
-        yield cluster, wires
 
 
 def _plan(chosen: Sequence[FaultCase], rng: random.Random) -> Iterator[FaultCase]:
