@@ -151,7 +151,8 @@ def test_follower_fetch_fast_path_follows_the_authorizer(monkeypatch: pytest.Mon
             assert paths == ["handler", "fast path"]
             paths.clear()
             authorizer.deny(CLUSTER)
-            assert (await follower.begin(0, wait_ms=1)).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            (denied,) = (await follower.begin(0, wait_ms=1)).responses
+            assert [each.error_code for each in denied.partitions] == [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
             assert paths == ["handler"]
 
     with_follower(script, min_insync_replicas=1)
