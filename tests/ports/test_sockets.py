@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import os
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -96,56 +95,6 @@ async def test_frame_received_byte_by_byte_is_delivered_once() -> None:
         assert recorder.frames == [b"slowly"]
         writer.close()
         del reader
-
-
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
-async def test_connection_uses_one_descriptor() -> None:
-    accepted: list[Recorder] = []
-
-    def accept() -> Recorder:
-        accepted.append(Recorder())
-        return accepted[-1]
-
-    network = SocketNetwork()
-    listener = await network.listen(LOOPBACK, accept, FRAME_MAX)
-    before = len(os.listdir("/proc/self/fd"))
-    connections = [await network.connect(listener.address, Recorder(), FRAME_MAX) for _ in range(10)]
-    for each in connections:
-        each.send([framed(b"hello")])
-    async with asyncio.timeout(10):
-        while sum(len(each.frames) for each in accepted) < 10:
-            await asyncio.sleep(0.01)
-    assert len(os.listdir("/proc/self/fd")) <= before + 20  # both sides
-    for connection in connections:
-        connection.abort()
-    for recorder in accepted:
-        await recorder.has_ended.wait()
-    await listener.close()
-    async with asyncio.timeout(10):
-        while len(os.listdir("/proc/self/fd")) >= before:
-            await asyncio.sleep(0.01)
-
-
-async def test_last_descriptors_are_for_files_and_connections_from_this_machine(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    lowest_free = os.dup(0)
-    os.close(lowest_free)
-    monkeypatch.setattr("moldau.node.ports.sockets._descriptors_for_connections", lambda: lowest_free)
-    with monkeypatch.context() as elsewhere:
-        elsewhere.setattr("moldau.node.ports.socket_connection.is_loopback", lambda _: False)
-        rejected = Recorder()
-        async with served(rejected) as address:
-            reader, writer = await asyncio.open_connection(*address)
-            assert await reader.read() == b""
-            writer.close()
-            assert rejected.reason == "could not be accepted: too few file descriptors are left (ulimit -n)"
-    recorder = Recorder()
-    async with served(recorder) as address:
-        _, writer = await asyncio.open_connection(*address)
-        writer.write(framed(b"hello"))
-        await recorder.until(1)
-        writer.close()
 
 
 @pytest.mark.proves("A1")

@@ -136,7 +136,7 @@ def system_ports(configuration: Configuration) -> Ports:
 
 
 def _raise_file_limit() -> None:
-    """Raise the descriptor limit: a log needs several files."""
+    """Raise the descriptor limit: a log needs several files, a connection two descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:

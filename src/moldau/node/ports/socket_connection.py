@@ -1,10 +1,8 @@
 """TCP: frames are received into a reusable buffer; buffers and file slices are sent from a queue.
 
-asyncio opens and closes the connections. Bytes are read and written here, through a second object for the same
-descriptor: asyncio's transport copies the buffers it queues, its `sendfile` costs ten times the system call, and its
-four calls between a readable socket and the protocol are noticeable on small requests. The public `add_reader` rejects
-the descriptor of a transport, so the loop's own one is used; the transport is paused and never writes, and closes the
-descriptor after `connection_lost`.
+asyncio opens and closes the connections. Bytes are read and written through a duplicate of the socket: asyncio's
+transport copies the buffers it queues, its `sendfile` costs ten times the system call, and its four calls between a
+readable socket and the protocol are noticeable on small requests.
 """
 
 import asyncio
@@ -16,10 +14,9 @@ import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
 from moldau.model.ids import Address
-from moldau.model.open_listeners import is_loopback
 from moldau.model.ports import Endpoint, FileSlice, Piece
 from moldau.model.units import KiB, MiB
 from moldau.node.ports.capabilities import Capabilities
@@ -33,7 +30,6 @@ SEND_BYTES_PER_TURN_MAX: Final = 2 * MiB
 READ_BYTES_WITHOUT_SENDFILE: Final = 256 * KiB
 READ_BYTES_INSTEAD_OF_SENDFILE: Final = 32 * KiB
 BUFFERS_PER_SEND_MAX: Final = 64  # well under the kernel's IOV_MAX
-DESCRIPTORS_FOR_OPERATORS: Final = 8
 MISSING_BYTES_MIN: Final = 32 * KiB  # below this, SO_RCVLOWAT costs more than it saves
 
 # Reasons to pause reading; it resumes when none is left.
@@ -87,13 +83,13 @@ class SocketConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        self._loop: Any = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         self._transport = transport
         original = transport.get_extra_info("socket")
         self.local = address_of(transport.get_extra_info("sockname"))
         self.peer = address_of(transport.get_extra_info("peername"))
         try:
-            self._socket = self._share(original.fileno())
+            self._socket = self._duplicate(original.fileno())
         except OSError as error:
             self._is_lost = True
             self._transport.abort()
@@ -118,12 +114,12 @@ class SocketConnection(asyncio.Protocol):
         if not self._paused:
             self._start_reading()
 
-    def _share(self, descriptor: int) -> socket.socket:
-        """The kernel assigns the lowest free descriptor: a high one means that few are left, which files need. Some of
-        those are for connections from this machine, so that an operator gets in."""
-        reserve = DESCRIPTORS_FOR_OPERATORS if is_loopback(self.peer.host) else 0
-        if descriptor < self._descriptor_max + reserve:
-            return socket.socket(fileno=descriptor)
+    def _duplicate(self, descriptor: int) -> socket.socket:
+        """The kernel assigns the lowest free descriptor: a high one means that few are left, which files need."""
+        duplicate = socket.socket(fileno=os.dup(descriptor))
+        if duplicate.fileno() < self._descriptor_max:
+            return duplicate
+        duplicate.close()
         raise OSError(errno.EMFILE, "too few file descriptors are left (ulimit -n)")
 
     def _readable(self) -> None:
@@ -150,7 +146,7 @@ class SocketConnection(asyncio.Protocol):
             if self._may_defer_reads and self._deferred_reader is not None:
                 self._deferred_reader.add(self._descriptor, self._readable)
             else:
-                self._loop._add_reader(self._descriptor, self._readable)
+                self._loop.add_reader(self._descriptor, self._readable)
 
     def _stop_reading(self) -> None:
         if self._is_reading:
@@ -158,7 +154,7 @@ class SocketConnection(asyncio.Protocol):
             if self._may_defer_reads and self._deferred_reader is not None:
                 self._deferred_reader.remove(self._descriptor)
             else:
-                self._loop._remove_reader(self._descriptor)
+                self._loop.remove_reader(self._descriptor)
 
     @property
     def may_defer_reads(self) -> bool:
@@ -179,7 +175,7 @@ class SocketConnection(asyncio.Protocol):
         self._is_lost = True
         self._stop_reading()
         self._stop_writing()
-        self._socket.detach()  # the transport closes the descriptor
+        self._socket.close()
         self._queue.clear()
         self._queued_bytes = 0
         self._received.release()
@@ -320,7 +316,7 @@ class SocketConnection(asyncio.Protocol):
         if not is_empty:
             if not self._is_waiting_to_write:
                 self._is_waiting_to_write = True
-                self._loop._add_writer(self._descriptor, self._flush)
+                self._loop.add_writer(self._descriptor, self._flush)
             return
         if self._is_waiting_to_write:
             self._stop_writing()
@@ -331,7 +327,7 @@ class SocketConnection(asyncio.Protocol):
     def _stop_writing(self) -> None:
         if self._is_waiting_to_write:
             self._is_waiting_to_write = False
-            self._loop._remove_writer(self._descriptor)
+            self._loop.remove_writer(self._descriptor)
 
     def _send_some(self) -> bool:
         """Send a bounded number of bytes per turn, so that no peer starves others; True if the queue is empty."""
