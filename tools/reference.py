@@ -237,8 +237,7 @@ def decisions() -> str:
     titles = [(path.name, path.read_text().partition("\n")[0].removeprefix("# ")) for path in records]
     return page(
         "Decisions",
-        "One page for each choice that was not obvious: the question, what we do, what follows. The numbers are those "
-        "of the design; one that is missing belongs to something that is not built yet.",
+        "One page for each choice that was not obvious: the question, what we do, what follows. Number 10 is not used.",
         "\n".join(f"- [{title}]({name})" for name, title in titles),
     )
 

@@ -1,8 +1,9 @@
 """Fetch sessions of followers: a leader looks only at partitions with news.
 
-A consumer's session is scanned with every fetch. A follower may share a thousand partitions with its leader and fetch
-after every batch, so here the partitions notify the session: their log has grown, the high watermark has advanced, or
-the leadership has changed.
+A follower may share a thousand partitions with its leader and fetch after every batch, so the partitions notify the
+session: their log has grown, the high watermark has advanced, or the leadership has changed. The sessions of consumers
+are notified in the same way (`sessions.py`, decision 35), but what makes a partition ready differs: a follower reads
+up to the log end, a consumer up to the high watermark or the last stable offset.
 
     partition.append -> SessionPartition.on_appended -> session.ready + waiter -> response
 

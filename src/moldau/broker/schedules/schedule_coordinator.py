@@ -1,6 +1,6 @@
 """The schedule coordinator: one shard for each partition of `__schedule_state` that this node leads.
 
-Schedules are configs of groups, in the metadata (decision 40). The leader of the partition to which a schedule's name
+Schedules are configs of groups, in the metadata (decision 34). The leader of the partition to which a schedule's name
 hashes publishes its ticks. The topic is created when the first schedule is defined.
 """
 
