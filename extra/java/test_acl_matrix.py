@@ -42,7 +42,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerUnderAcls
 
 
 def problems(where: str, own: Any, expected: Any) -> list[str]:
-    """What differs: the denials with everything else in such responses, and the names that the client sees."""
+    """The differences: the denials with everything else in such responses, and the names that the client sees."""
     found = []
     if denials(own) or denials(expected):
         found = differences(comparable(own, WITHOUT), comparable(expected, WITHOUT))

@@ -30,7 +30,7 @@ ERROR: Final = "error"
 
 
 class Errors(Enum):
-    """What becomes of a value that cannot be decoded."""
+    """The treatment of a value that cannot be decoded."""
 
     FAIL = "fail"  # the query fails
     NULL = "null"

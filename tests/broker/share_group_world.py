@@ -37,7 +37,7 @@ Record = tuple[int, int]  # partition and offset
 
 @dataclass
 class World:
-    """What the consumers know of the records."""
+    """The records as the consumers have seen them."""
 
     cluster: Cluster
     seed: int

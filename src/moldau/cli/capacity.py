@@ -46,13 +46,13 @@ class Figure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a target needs."""
+    """The resources that a target needs."""
 
     target: Target
 
     @property
     def sent_bytes_per_s(self) -> float:
-        """What producers send after compression, on average."""
+        """Bytes per second that producers send after compression, on average."""
         return self.target.bytes_per_s / self.target.compression
 
     @property
@@ -78,12 +78,12 @@ class Plan:
 
     @property
     def in_bytes_per_s(self) -> float:
-        """What brokers receive at the peak, from producers and from leaders."""
+        """Bytes per second that brokers receive at the peak, from producers and from leaders."""
         return self.peak_bytes_per_s * self.target.replicas
 
     @property
     def out_bytes_per_s(self) -> float:
-        """What brokers send at the peak, to groups and to followers."""
+        """Bytes per second that brokers send at the peak, to groups and to followers."""
         return self.peak_bytes_per_s * (self.target.groups + self.target.replicas - 1)
 
     @property

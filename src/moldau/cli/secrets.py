@@ -1,4 +1,4 @@
-"""Which settings are secrets. Too much is hidden rather than too little."""
+"""Recognition of settings that are secrets. Too much is hidden rather than too little."""
 
 import re
 from collections.abc import Mapping

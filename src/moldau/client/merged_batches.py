@@ -27,7 +27,7 @@ MERGED_BYTES_MAX: Final = 512 * 1024  # brokers accept 1 MiB by default
 
 
 class Lane(NamedTuple):
-    """What requests of one batch have in common."""
+    """Properties that all requests of one batch share."""
 
     topic: str
     partition: int

@@ -11,7 +11,7 @@ from fastavro.schema import SchemaParseException, UnknownType
 from moldau.schemas.types import Dependencies, InvalidSchema
 
 PRIMITIVES: Final = frozenset("null boolean int long float double bytes string".split())
-# What a reader's type accepts besides itself.
+# Types of a writer that a reader accepts besides its own.
 PROMOTIONS: Final = {
     "long": {"int"},
     "float": {"int", "long"},

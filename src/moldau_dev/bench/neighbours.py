@@ -1,4 +1,4 @@
-"""What clients notice of their neighbours: many logins at once, and a client that exceeds its quota tenfold.
+"""Effects of clients on their neighbours: many logins at once, and a client that exceeds its quota tenfold.
 
 A neighbour sends small produce requests, each acknowledged before the next, in a process of its own. Its latencies are
 compared with those of the quiet rounds in between.
@@ -97,7 +97,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class LoginFigures:
-    """What 1,000 logins cost the neighbours."""
+    """The cost of 1,000 logins for the neighbours."""
 
     quiet_p99_ms: Spread
     disturbed_p99_ms: Spread
@@ -107,7 +107,7 @@ class LoginFigures:
 
 @dataclass(frozen=True, slots=True)
 class ThrottleFigures:
-    """How a client at ten times its quota is held, and what its neighbours notice."""
+    """The throttling of a client at ten times its quota, and its effect on the neighbours."""
 
     of_quota: Spread  # bytes that were acknowledged, to those that the quota allows
     attempted: Spread  # bytes that the client wanted to send, to the same

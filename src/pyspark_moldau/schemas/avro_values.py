@@ -17,7 +17,7 @@ from pyspark_moldau.schemas.avro_types import AvroTypes
 from pyspark_moldau.schemas.registry_values import Decoded, Payloads
 
 _REASON_CHARS: Final = 300
-# What fastavro raises for wrong bytes.
+# Exceptions of fastavro for wrong bytes.
 _RAISED: Final = (
     ArithmeticError,
     EOFError,

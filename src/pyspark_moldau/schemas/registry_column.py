@@ -1,4 +1,4 @@
-"""What a column of registered values needs on the driver and in workers: the reader's schema, decoders, encoders."""
+"""The reader's schema, decoders and encoders of a column of registered values, on the driver and in workers."""
 
 import io
 import json

@@ -65,7 +65,7 @@ class EntityQuota:
         self._unrecorded = 0.0  # in the known room already, but not in the rate
 
     def room(self, now_ms: float) -> float:
-        """What may be used now without exceeding the limit; negative if it is exceeded."""
+        """The amount that is left below the limit now; negative if it is exceeded."""
         if now_ms >= self._known_until_ms:
             self._compute_room(0.0, now_ms)
         return self._known_room

@@ -23,7 +23,7 @@ from moldau.storage.files import SyncFailed, sync, write_all
 logger = logging.getLogger(__name__)
 
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-# What a broken, disconnected or read-only device returns. Other errors, such as EMFILE, say nothing about the disk.
+# Errors of a broken, disconnected or read-only device. Other errors, such as EMFILE, say nothing about the disk.
 DEVICE_ERRORS: Final = frozenset({errno.EIO, errno.EROFS, errno.ENXIO, errno.ENODEV, errno.ESTALE})
 PROBE_FILE: Final = ".write-probe"
 PROBE_BYTES: Final = 64 * KiB

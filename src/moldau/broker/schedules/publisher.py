@@ -32,7 +32,7 @@ TICK_HEADER: Final = "moldau-tick"
 
 
 class Outcome(Enum):
-    """What has become of a publication."""
+    """The result of a publication."""
 
     PUBLISHED = "published"
     GIVEN_UP = "given up"

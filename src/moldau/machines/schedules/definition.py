@@ -18,7 +18,7 @@ TIMEZONE_DEFAULT: Final = "UTC"
 
 
 class CatchUp(StrEnum):
-    """What happens to ticks that were missed, such as during an outage."""
+    """The treatment of ticks that were missed, such as during an outage."""
 
     ONCE = "once"  # the last one of them is published
     ALL = "all"

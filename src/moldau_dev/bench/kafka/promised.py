@@ -64,7 +64,7 @@ F2: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """What one core of broker carries in a row, by its CPU time."""
+    """The load that one core of broker carries in a row, by its CPU time."""
 
     row: str
     subject: str
