@@ -160,6 +160,23 @@ def test_quota_that_is_removed_no_longer_throttles() -> None:
     with_quotas(script)
 
 
+def test_removed_quota_no_longer_throttles_beside_other_quotas() -> None:
+    """The connection stays open, and quotas are still in use: those of another client."""
+
+    async def script(scene: Scene, talker: Talker) -> None:
+        await alter(talker, {"client-id": "other"}, producer_byte_rate=1_000)
+        await alter(talker, {"client-id": "p"}, producer_byte_rate=1_000)
+        client = await connect(scene, "p")
+        assert (await produce_for(client, "t", 3, 1_000, QUOTA))[2] > 500
+        await alter(talker, {"client-id": "p"}, producer_byte_rate=None)
+        await asyncio.sleep(3)
+        sent, _, throttle_ms = await produce_for(client, "t", 3, 1_000, QUOTA)
+        assert (throttle_ms, sent > 2 * QUOTA) == (0, True)
+        assert (await produce_for(await connect(scene, "other"), "t", 3, 1_000, QUOTA))[2] > 500
+
+    with_quotas(script)
+
+
 def test_quota_applies_to_connections_that_were_open_before() -> None:
     async def script(scene: Scene, talker: Talker) -> None:
         client = await connect(scene, "p")
