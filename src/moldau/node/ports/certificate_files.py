@@ -93,8 +93,8 @@ def _read_store(store: CertificateStore, what: str) -> tuple[bytes, str]:
     if data.startswith(_JKS_MAGIC):
         raise InvalidConfig(
             f"{name}={store.location} is a JKS store, which only Java reads. Convert it with: keytool -importkeystore "
-            f"-srckeystore {store.location} -destkeystore {what}.p12 -deststoretype PKCS12, and set ssl.{what}.type="
-            "PKCS12."
+            f"-srckeystore {store.location} -destkeystore {what}.p12 -deststoretype PKCS12, and set "
+            f"ssl.{what}.location={what}.p12 and ssl.{what}.type=PKCS12."
         )
     if kind == JKS:  # Java, too, reads a PKCS12 store where JKS is configured
         kind = PEM if b"-----BEGIN " in data else PKCS12
