@@ -16,7 +16,7 @@ from moldau.testing import Broker
 from moldau.wire import messages as m
 
 TOPIC: Final = "orders"
-WAIT_S: Final = 30.0
+WAIT_S: Final = 60.0
 LISTENER: Final = "listener.name.sasl_plaintext"
 MODULES: Final = "org.apache.kafka.common.security"
 SETTINGS: Final = {
