@@ -1,4 +1,4 @@
-"""UpdateFeatures: change the finalized feature levels of the cluster."""
+"""UpdateFeatures: change the finalized feature levels of the cluster; features that are not served are reported."""
 
 from collections.abc import Sequence
 from typing import Final
