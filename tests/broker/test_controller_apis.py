@@ -253,13 +253,16 @@ def test_release_upgrade_raises_served_features_and_reports_the_others(version: 
     play(script)
 
 
-def test_rejected_feature_leaves_the_whole_release_upgrade_undone() -> None:
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_rejected_feature_leaves_the_whole_release_upgrade_undone(version: int) -> None:
     async def script(scene: Scene) -> None:
         talker = await scene.connect()
         before = dict(scene.node.broker.metadata.image.features)
-        response = await talker.ask(2, release_update(("no.such", 1)))
+        response = await talker.ask(version, release_update(("no.such", 1)))
         assert response.error_code == ErrorCode.INVALID_UPDATE_VERSION
         assert "no.such" in response.error_message
+        if version < 2:
+            assert "no.such" in {each.feature for each in response.results if each.error_code}
         assert scene.node.broker.metadata.image.features == before
 
     play(script)
