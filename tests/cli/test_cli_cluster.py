@@ -66,6 +66,11 @@ def replicas(moldau: Moldau) -> list[int]:
     return [held.count(broker) for broker in sorted(brokers(moldau))]
 
 
+def are_led_by_the_first(moldau: Moldau, topic: str) -> bool:
+    described = json.loads(moldau("topic", "describe", topic, "--json"))
+    return all(each["leader"] == each["replicas"][0] for each in described[0]["partitions"])
+
+
 def test_complete_cluster_is_healthy(cluster: Cluster, moldau: Moldau) -> None:
     cluster.wait_until_in_sync()
     shown = health(moldau)
@@ -184,7 +189,10 @@ def test_reassign_is_executed_cancelled_and_executed_again(
 def test_broker_is_drained_stopped_and_removed(cluster: Cluster, moldau: Moldau, records: str) -> None:
     if 4 not in cluster.nodes:
         cluster.add()
+    moldau("topic", "create", "even", "--partitions", "8", "--replication-factor", "2")
     assert "broker 4 is empty" in moldau("broker", "drain", "4", "--throttle", "50000000")
+    cluster.wait_until(lambda: are_led_by_the_first(moldau, "even"), "preferred replicas lead")
+    moldau("topic", "delete", "even")
     cluster.wait_until(lambda: replicas(moldau) == [4, 4, 4, 0], "it holds nothing")
     assert [each["is_drained"] for each in brokers(moldau).values()] == [False, False, False, True]
     moldau("topic", "create", "later", "--partitions", "8", "--replication-factor", "1")

@@ -157,6 +157,16 @@ def test_drain_balances_all_replicas_together() -> None:
     assert loads(after, [1, 2, 3, 4]) == [4, 4, 4, 0]
 
 
+@pytest.mark.parametrize("leaving", [1, 2, 3, 4])
+def test_drain_leaves_leaders_balanced(leaving: int) -> None:
+    topics = {"a": [1, 2, 3, 4], "b": [3, 4, 1, 2], "c": [2, 3, 4, 1]}
+    current = {place: row for name, order in topics.items() for place, row in spread(order, 19, 3, name).items()}
+    plan = plan_drain(current, [leaving], NO_RACKS)
+    assert copies(current, plan) == sum(leaving in replicas for replicas in current.values())
+    remaining = [each for each in NO_RACKS if each != leaving]
+    assert leads({**current, **plan}, remaining) == [19, 19, 19]
+
+
 def test_drain_keeps_the_order_of_other_replicas() -> None:
     assert plan_drain(assigned((1, 2, 3)), [2], NO_RACKS) == assigned((1, 4, 3))
 

@@ -176,6 +176,7 @@ def _unknown(broker: int) -> CommandError:
 async def _move_all(client: "AsyncClient", broker: int, plan: "Assignment", throttle: int | None, waits: bool) -> None:
     """Start the moves that are not in progress yet, and wait until the broker is empty."""
     from moldau.client.plan_executor import PlanExecutor
+    from moldau.client.reassignments import Election
 
     await _exclude_from_placement(client, broker)
     moves = PlanExecutor(client)
@@ -191,6 +192,7 @@ async def _move_all(client: "AsyncClient", broker: int, plan: "Assignment", thro
     if leaving:
         await wait_until_settled(moves, leaving)
         await moves.clear_up(leaving)
+        await moves.reassignments.elect(Election.PREFERRED, leaving)  # the plan balances preferred leaders
     left = [str(place) for place, replicas in (await moves.assignment()).items() if broker in replicas]
     if left:
         raise CommandError(f"broker {broker} still holds {', '.join(left)}: run the command again")

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from moldau.machines.metadata.topic_names import is_topic_name
@@ -136,11 +136,15 @@ def _check_log_dirs(topic_partition: TopicPartition, document: Any) -> None:
 
 
 def plan_drain(current: Assignment, leaving: Iterable[int], racks: Racks) -> Assignment:
-    """Replace these brokers in all partitions; nothing else moves."""
+    """Replace these brokers in all partitions, and balance the preferred leaders; no other replica moves.
+
+    The order of replicas changes only in partitions of which a replica is replaced.
+    """
     going = sorted(set(leaving))
     placing = _Placement(current, {broker: rack for broker, rack in racks.items() if broker not in going})
     placing.replace_all(going)
     placing.place_better()
+    placing.share_leaders(of=set(placing.changes))
     return placing.changes
 
 
@@ -215,9 +219,10 @@ class _Placement:
         while step := self._next_move():
             self._move(*step)
 
-    def share_leaders(self) -> None:
-        """Reorder replicas until preferred leaders are balanced."""
-        while path := _first_path(self._racks, self._leads_to_hand_on(), self._led):
+    def share_leaders(self, of: Container[TopicPartition] | None = None) -> None:
+        """Reorder replicas, of these partitions or of all, until preferred leaders are balanced."""
+        movable = self._assignment if of is None else of
+        while path := _first_path(self._racks, self._leads_to_hand_on(movable), self._led):
             for topic_partition, giver, taker in path:
                 self._led[giver] -= 1
                 self._led[taker] += 1
@@ -323,10 +328,10 @@ class _Placement:
                         edges.setdefault(giver, {}).setdefault(taker, topic_partition)
         return edges
 
-    def _leads_to_hand_on(self) -> Edges:
+    def _leads_to_hand_on(self, movable: Container[TopicPartition]) -> Edges:
         edges: Edges = {}
         for topic_partition, replicas in self._assignment.items():
-            for taker in replicas[1:]:
+            for taker in replicas[1:] if topic_partition in movable else ():
                 edges.setdefault(replicas[0], {}).setdefault(taker, topic_partition)
         return edges
 
