@@ -473,6 +473,14 @@ def test_silent_observers_are_dropped_and_their_number_is_bounded() -> None:
     assert scene.machine.describe(scene.now_ms).voters[1].end_offset == 7
 
 
+def test_observer_is_described_for_five_minutes_after_its_last_fetch() -> None:
+    scene = elected()
+    scene.fetch(9, 7, 3)
+    until_ms = scene.now_ms + 300_000
+    assert [each.key.node_id for each in scene.machine.describe(until_ms - 1).observers] == [9]
+    assert scene.machine.describe(until_ms).observers == ()
+
+
 def test_non_leader_describes_no_progress() -> None:
     scene = Scene()
     scene.start()

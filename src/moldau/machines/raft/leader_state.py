@@ -120,7 +120,7 @@ class Leader:
         return tuple(self.progress[key].describe(key) for key in present)
 
     def _is_present(self, key: ReplicaKey, now_ms: float) -> bool:
-        return self.progress[key].last_contact_ms >= now_ms - OBSERVER_SESSION_MS
+        return self.progress[key].last_contact_ms > now_ms - OBSERVER_SESSION_MS
 
     def _describe(self, voter: Voter, end_offset: int, now_ms: float) -> ReplicaDescription:
         if voter.is_replica(self.me):
