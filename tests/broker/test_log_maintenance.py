@@ -103,6 +103,20 @@ def test_failed_file_removal_does_not_block_others() -> None:
     on_broker(script, settings=["log.retention.check.interval.ms=60000"])
 
 
+def test_failing_maintenance_writes_one_line_until_it_succeeds(caplog: pytest.LogCaptureFixture) -> None:
+    async def script(scene: Scene) -> None:
+        caplog.set_level("INFO", logger="moldau.broker.partitions.log_maintenance")
+        scene.simulation.disks_fail = True
+        scene.host.disk.fail("fsync", errno.EMFILE, path="checkpoint", times=10_000_000)
+        await asyncio.sleep(1200)
+        scene.host.disk.forget_plans()
+        await asyncio.sleep(120)
+        lines = [each.getMessage() for each in caplog.records if each.getMessage().startswith("Log maintenance")]
+        assert [" ".join(each.split()[2:4]).rstrip(",") for each in lines] == ["failed, will", "succeeds again"]
+
+    on_broker(script)
+
+
 @pytest.mark.proves("S4", part="DeleteRecords")
 def test_failed_checkpoint_sync_is_retried_without_a_bug_report(caplog: pytest.LogCaptureFixture) -> None:
     async def script(scene: Scene) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import re
 from contextlib import suppress
 from typing import Any
 
@@ -31,10 +32,33 @@ def test_follower_with_a_full_disk_catches_up_once_there_is_space() -> None:
         full = await follower(quorum)
         await quorum.write(1)
         await quorum.seen_by_all(1)
-        quorum.host(full).disk.fail("pwrite", errno.ENOSPC, path=".log", times=50)
+        quorum.host(full).disk.fail("pwrite", errno.ENOSPC, path=".log", times=6)
         await quorum.write(2)
         assert quorum.value(full) == "1"
         await quorum.seen_by_all(2)
+        assert not quorum.failures
+
+    on_quorum(script)
+
+
+def test_failed_appends_are_retried_once_a_second_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def script(quorum: Quorum) -> None:
+        caplog.set_level("INFO", logger="moldau.broker.drivers.quorum")
+        quorum.simulation.disks_fail = True
+        full = await follower(quorum)
+        await quorum.write(1)
+        await quorum.seen_by_all(1)
+        quorum.host(full).disk.fail("pwrite", errno.EIO, path=".log", times=10_000_000)
+        await quorum.write(2)
+        await asyncio.sleep(60)
+        quorum.host(full).disk.forget_plans()
+        await quorum.seen_by_all(2)
+        lines = [each.getMessage() for each in caplog.records if each.name == "moldau.broker.drivers.quorum"]
+        failed, succeeded = lines
+        assert failed.startswith("Cannot append records from the metadata leader, will retry: ")
+        attempts = re.fullmatch("The metadata log is written again, after (\\d+) failures", succeeded)
+        assert attempts is not None
+        assert 50 < int(attempts[1]) < 70
         assert not quorum.failures
 
     on_quorum(script)
@@ -47,7 +71,7 @@ def test_voter_with_a_full_disk_does_not_vote_until_there_is_space() -> None:
         await quorum.write(1)
         others = [each for each in quorum.nodes if each != leader]
         for each in others:
-            quorum.host(each).disk.fail("pwrite", errno.ENOSPC, path="quorum-state", times=15)
+            quorum.host(each).disk.fail("pwrite", errno.ENOSPC, path="quorum-state", times=6)
         quorum.kill(leader)
         began_s = quorum.simulation.now_s
         await quorum.leader(unlike=leader)

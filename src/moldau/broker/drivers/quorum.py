@@ -8,7 +8,7 @@ tasks of their own, and their responses come back as events.
 
 import asyncio
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -21,6 +21,7 @@ from moldau.broker.drivers.quorum_peers import QuorumPeers
 from moldau.broker.drivers.quorum_records import kraft_version, leader_change, voter_set
 from moldau.broker.drivers.quorum_state import QuorumState, write_quorum_state
 from moldau.broker.runtime.log_dir_monitor import NoObserver, WriteObserver
+from moldau.broker.runtime.rate_limited_logger import RateLimitedLogger
 from moldau.machines.raft import (
     AdvanceHighWatermark,
     AppendFetched,
@@ -49,6 +50,8 @@ from moldau.machines.raft import (
     RespondToQuorumEpoch,
     RespondToVote,
     RespondToVoterChange,
+    SendFetch,
+    SendFetchSnapshot,
     ServeFetch,
     ServeSnapshot,
     SnapshotLoaded,
@@ -66,7 +69,9 @@ from moldau.model.ports import Clock, Disk, Executor
 
 log = logging.getLogger(__name__)
 
-RETRY_S: Final = 0.1  # on a full disk, until the next attempt
+RETRY_S: Final = 0.1  # after a failed write, until the next attempt; doubled for each further failure
+RETRY_S_MAX: Final = 1.0
+WRITE_FAILED: Final = "Cannot write the metadata log"
 QUEUED_MAX: Final = 10_000  # requests beyond it are rejected while the disk is slow
 
 
@@ -134,12 +139,14 @@ class Quorum:
         self._events: deque[tuple[Event, Any]] = deque()
         self._is_stepping = False
         self._waiting_for_disk: asyncio.Task[None] | None = None
-        self._is_failing = False  # whether the last write of the metadata log or the election state failed
+        self._failures = 0  # of the metadata log or the election state, since the last successful write
+        self._failing: set[str] = set()  # what failed since then
+        self._retries: set[asyncio.TimerHandle] = set()
+        self._limited_logger = RateLimitedLogger(clock, log)
         self._is_stopped = False
         self._records: Any = None  # records that came with the current event
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = inf
-        self._failure_counts: Counter[str] = Counter()
         self._last_ticket = 0
         self._requests: dict[Ticket, _PendingRequest] = {}
 
@@ -167,8 +174,9 @@ class Quorum:
         """Process no more events, and fail the waiting requests."""
         self._is_stopped = True
         self._events.clear()
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in [*self._retries, *filter(None, [self._timer])]:
+            timer.cancel()
+        self._retries.clear()
         request, self._requests = self._requests, {}
         for each in request.values():
             if not each.response.done():
@@ -181,7 +189,7 @@ class Quorum:
 
         While the election state cannot be written, the message of the new leader waits with all other events.
         """
-        if not self._is_failing:
+        if not self._failures:
             return False
         return self.machine.leadership.is_known or any(
             isinstance(each, BeginQuorumRequested) for each, _ in self._events
@@ -295,15 +303,33 @@ class Quorum:
         self.post(LogAppended(end_offset))
         self.fetches.complete_ready()
 
-    def _log_failure(self, what: str, error: BaseException) -> None:
-        """Log each kind of problem the 1st, 2nd, 4th, 8th … time: retries fail just as often."""
-        self._is_failing = True
+    def _write_failed(self, what: str, error: BaseException) -> float:
+        """Log the first failure of a kind; return the seconds until the next attempt."""
         if isinstance(error, OSError):
             self._observer.failed(error)
-        self._failure_counts[what] += 1
-        count = self._failure_counts[what]
-        if count.bit_count() == 1:
-            log.error("%s (%d times): %s", what, count, error)
+        self._failures += 1
+        if what not in self._failing:
+            self._failing.add(what)
+            self._limited_logger.write("failed", f"{what}, will retry: {error}", logging.ERROR)
+        return float(min(RETRY_S * 2 ** min(self._failures - 1, 10), RETRY_S_MAX))
+
+    def _write_succeeded(self) -> None:
+        if self._failures:
+            self._limited_logger.write(
+                "succeeded", f"The metadata log is written again, after {self._failures} failures", logging.INFO
+            )
+            self._failures = 0
+            self._failing.clear()
+
+    def _fail_request_later(self, request: SendFetch | SendFetchSnapshot, delay_s: float) -> None:
+        """Let the machine repeat the request, whose records could not be written, after the backoff."""
+
+        def fail() -> None:
+            self._retries.discard(timer)
+            self.post(RequestFailed(request))
+
+        timer = asyncio.get_running_loop().call_later(delay_s, fail)
+        self._retries.add(timer)
 
     # Effects
 
@@ -364,35 +390,33 @@ class Quorum:
         )
 
     async def _retry_until_done(self, work: Callable[[], Awaitable[None]], message: str) -> bool:
-        """Run `work` until it succeeds, retrying on a full disk. False if this node stops first."""
+        """Run `work` until it succeeds, retrying while the disk fails. False if this node stops first."""
         while not self._is_stopped:
             try:
                 await work()
-                self._is_failing = False
+                self._write_succeeded()
                 return True
             except OSError as error:
-                self._log_failure(message, error)
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(self._write_failed(message, error))
         return False
 
     def _write_or_retry(self, write: Callable[[], None]) -> Coroutine[Any, Any, None] | None:
-        """Write to the log; on a full disk, retry later."""
+        """Write to the log; if the disk fails, retry later."""
         try:
             write()
         except OSError as error:
-            self._log_failure("Cannot write the metadata log", error)
-            return self._write_later(write)
+            return self._write_later(write, self._write_failed(WRITE_FAILED, error))
         return None
 
-    async def _write_later(self, write: Callable[[], None]) -> None:
+    async def _write_later(self, write: Callable[[], None], delay_s: float) -> None:
         while not self._is_stopped:
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(delay_s)
             try:
                 write()
-                self._is_failing = False
+                self._write_succeeded()
                 return
             except OSError as error:
-                self._log_failure("Cannot write the metadata log", error)
+                delay_s = self._write_failed(WRITE_FAILED, error)
 
     def _append_leader_change(self, effect: AppendLeaderChange) -> None:
         self._log.leading_epoch = effect.epoch
@@ -415,10 +439,10 @@ class Quorum:
         try:
             voter_sets = self._log.append_as_follower(self._records, effect.request.epoch)
         except (CorruptMessage, OSError) as error:
-            self._log_failure("Cannot append records from the metadata leader", error)
-            self.post(RequestFailed(effect.request))
+            delay_s = self._write_failed("Cannot append records from the metadata leader", error)
+            self._fail_request_later(effect.request, delay_s)
             return
-        self._is_failing = False
+        self._write_succeeded()
         for each in voter_sets:
             self.post(VotersChanged(each.offset, each.voters))
         self.post(LogAppended(self._log.end_offset))
@@ -428,8 +452,8 @@ class Quorum:
         try:
             loaded = await self._peers.take_incoming(snapshot).keep()
         except (CorruptSnapshot, OSError) as error:
-            self._log_failure("Cannot store the snapshot from the metadata leader", error)
-            self.post(RequestFailed(effect.request))
+            delay_s = self._write_failed("Cannot store the snapshot from the metadata leader", error)
+            self._fail_request_later(effect.request, delay_s)
             return
         message = "Cannot restart the metadata log at a snapshot"
         if await self._retry_until_done(lambda: self._log.restart_at(snapshot), message):

@@ -48,6 +48,7 @@ class LogMaintenance:
         self._settings = settings
         self._cleaner = cleaner
         self._limited_logger = RateLimitedLogger(clock, logger)
+        self._failing: set[str] = set()  # tasks whose last round failed
         self._tasks: list[asyncio.Task[None]] = []
         self._deleting: set[asyncio.Task[None]] = set()
 
@@ -79,12 +80,26 @@ class LogMaintenance:
                 await asyncio.sleep(max(interval_ms(self._settings()), INTERVAL_MS_MIN) / 1000)
                 try:
                     await task()
+                    self._succeeded(task.__name__)
                 except (OSError, SyncFailed) as error:  # a full disk, for example: the next round may succeed
-                    self._limited_logger.write("maintenance", f"Log maintenance failed, will retry: {error}")
+                    self._failed(task.__name__, error)
                 except Exception as bug:  # a bug must not end the task for good
-                    logger.error("Unexpected error in log maintenance; please report this bug", exc_info=bug)
+                    text = "Unexpected error in log maintenance; please report this bug"
+                    self._limited_logger.write("bug", text, logging.ERROR, bug)
 
         self._tasks.append(asyncio.get_running_loop().create_task(run()))
+
+    def _failed(self, task: str, error: Exception) -> None:
+        """Log the first failure only: most tasks fail for the same reason, each at its own interval."""
+        if not self._failing:
+            self._limited_logger.write("failed", f"Log maintenance failed, will retry: {error}")
+        self._failing.add(task)
+
+    def _succeeded(self, task: str) -> None:
+        if task in self._failing:
+            self._failing.discard(task)
+            if not self._failing:
+                self._limited_logger.write("succeeded", "Log maintenance succeeds again", logging.INFO)
 
     async def apply_retention(self, *, is_urgent: bool = False) -> None:
         """Delete expired segments: hidden at once, removed from disk after `file.delete.delay.ms`, or if `is_urgent`
