@@ -253,6 +253,7 @@ def test_release_upgrade_raises_served_features_and_reports_the_others(version: 
     play(script)
 
 
+@pytest.mark.proves("H6", part="the controller moves")
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_rejected_feature_leaves_the_whole_release_upgrade_undone(version: int) -> None:
     async def script(scene: Scene) -> None:

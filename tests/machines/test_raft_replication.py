@@ -473,6 +473,7 @@ def test_silent_observers_are_dropped_and_their_number_is_bounded() -> None:
     assert scene.machine.describe(scene.now_ms).voters[1].end_offset == 7
 
 
+@pytest.mark.proves("H6", part="the controller moves")
 def test_observer_is_described_for_five_minutes_after_its_last_fetch() -> None:
     scene = elected()
     scene.fetch(9, 7, 3)
