@@ -235,6 +235,18 @@ def test_offline_log_dir_is_reported_with_its_effect_and_remedy() -> None:
     assert found.startswith("broker 2 cannot write its log dir /data, 0 bytes free: free space or replace the disk")
 
 
+@pytest.mark.proves("S11", part="one fails")
+def test_every_offline_log_dir_of_a_broker_is_reported() -> None:
+    script = healthy()
+    result = messages.DescribeLogDirsResponse.DescribeLogDirsResult
+    log_dirs = [result(error_code=56, log_dir="/a"), result(log_dir="/b"), result(error_code=56, log_dir="/c")]
+    script.on(2, "DescribeLogDirs", lambda _: messages.DescribeLogDirsResponse(results=log_dirs))
+    assert [each.split(":")[0] for each in problems(script)] == [
+        "broker 2 cannot write its log dir /a",
+        "broker 2 cannot write its log dir /c",
+    ]
+
+
 @pytest.mark.proves("H8", part="partitions move by plan")
 @pytest.mark.parametrize("is_internal", [False, True])
 def test_internal_topics_with_too_few_replicas_get_advice(is_internal: bool) -> None:

@@ -78,7 +78,7 @@ class Health:
     partitions: int
     unhealthy: tuple[UnhealthyPartition, ...]
     reassigning: int
-    offline_log_dirs: Mapping[int, OfflineLogDir]  # by broker
+    offline_log_dirs: Mapping[int, tuple[OfflineLogDir, ...]]  # by broker
     under_provisioned: Mapping[str, int]  # internal topics with fewer replicas than brokers allow: their replica count
     open_listeners: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # by broker; see `open_listeners`
     without_min_isr: tuple[str, ...] = ()  # topics whose settings the client may not read
@@ -126,7 +126,7 @@ class Health:
             )
         if self.offline:
             yield f"{_partitions(self.offline)} no leader: writes and reads fail"
-        for node, log_dir in self.offline_log_dirs.items():
+        for node, log_dir in ((node, each) for node, offline in self.offline_log_dirs.items() for each in offline):
             free = f", {log_dir.free_bytes} bytes free" if log_dir.free_bytes >= 0 else ""
             yield (
                 f"broker {node} cannot write its log dir {log_dir.path}{free}: free space or replace the disk; until "
@@ -236,20 +236,20 @@ async def _unreachable(client: AsyncClient, brokers: Sequence[int]) -> tuple[int
     return tuple(broker for broker, does_respond in zip(brokers, found, strict=True) if not does_respond)
 
 
-async def _offline_log_dirs(client: AsyncClient, brokers: Sequence[int]) -> dict[int, OfflineLogDir]:
+async def _offline_log_dirs(client: AsyncClient, brokers: Sequence[int]) -> dict[int, tuple[OfflineLogDir, ...]]:
     """Ask each broker for log dirs with an error; one that may not or cannot respond has none."""
 
-    async def find(broker: int) -> OfflineLogDir | None:
+    async def find(broker: int) -> tuple[OfflineLogDir, ...]:
         try:
             async with asyncio.timeout(BROKER_MS_MAX / 1000):
                 response = await client.send(messages.DescribeLogDirsRequest(topics=[]), node=broker)
         except (*REQUEST_FAILURES, TimeoutError):
-            return None
+            return ()
         failed = (each for each in response.results if each.error_code == ErrorCode.KAFKA_STORAGE_ERROR)
-        return next((OfflineLogDir(each.log_dir, each.usable_bytes) for each in failed), None)
+        return tuple(OfflineLogDir(each.log_dir, each.usable_bytes) for each in failed)
 
     found = await asyncio.gather(*map(find, brokers))
-    return {broker: log_dir for broker, log_dir in zip(brokers, found, strict=True) if log_dir is not None}
+    return {broker: log_dirs for broker, log_dirs in zip(brokers, found, strict=True) if log_dirs}
 
 
 async def _open_listeners(client: AsyncClient, brokers: Sequence[int]) -> dict[int, tuple[str, ...]]:
