@@ -235,6 +235,24 @@ def test_offline_log_dir_is_reported_with_its_effect_and_remedy() -> None:
     assert found.startswith("broker 2 cannot write its log dir /data, 0 bytes free: free space or replace the disk")
 
 
+@pytest.mark.proves("A4", part="groups")
+@pytest.mark.parametrize(
+    ("topic", "effect"),
+    [
+        ("__consumer_offsets", "some consumer groups have no coordinator"),
+        ("__transaction_state", "some transactional ids have no coordinator"),
+        ("__share_group_state", "some share groups have no coordinator"),
+    ],
+)
+def test_coordinators_without_a_leader_are_reported_with_their_effect(topic: str, effect: str) -> None:
+    script = healthy(leader=-1)
+    script.topics = {topic: next(iter(script.topics.values()))}
+    found = problems(script)
+    assert found[1].startswith(f"1 partition has no leader in {topic}, so {effect}")
+    assert found[1].endswith("Its replicas: brokers 1, 2")
+    assert not any("coordinator" in each for each in problems(healthy(leader=-1)))
+
+
 @pytest.mark.proves("S11", part="one fails")
 def test_every_offline_log_dir_of_a_broker_is_reported() -> None:
     script = healthy()

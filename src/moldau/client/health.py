@@ -36,6 +36,11 @@ CONTROLLER_MS_MAX: Final = 5 * SECOND_MS
 BROKER_MS_MAX: Final = 5 * SECOND_MS
 VOTER_LAG_MS_MAX: Final = 10_000  # voters fetch at least twice a second
 INTERNAL_REPLICATION_FACTOR: Final = 3  # Kafka's default replication factor of internal topics
+COORDINATORS: Final = {
+    "__consumer_offsets": "some consumer groups have no coordinator: they cannot join, commit or fetch offsets",
+    "__transaction_state": "some transactional ids have no coordinator: their transactions cannot begin or end",
+    "__share_group_state": "some share groups have no coordinator for their state: they cannot acquire records",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +131,7 @@ class Health:
             )
         if self.offline:
             yield f"{_partitions(self.offline)} no leader: writes and reads fail"
+        yield from self._missing_coordinators()
         for node, log_dir in ((node, each) for node, offline in self.offline_log_dirs.items() for each in offline):
             free = f", {log_dir.free_bytes} bytes free" if log_dir.free_bytes >= 0 else ""
             yield (
@@ -145,6 +151,13 @@ class Health:
                 yield f"broker {broker.node_id} does not respond at {Address(broker.host, broker.port)}"
         for voter in self.lagging_voters:
             yield f"controller {voter.node_id} does not fetch{self._remaining_tolerance()}"
+
+    def _missing_coordinators(self) -> Iterator[str]:
+        for topic, effect in COORDINATORS.items():
+            offline = [each for each in self.offline if each.partition.topic == topic]
+            if offline:
+                brokers = ", ".join(map(str, sorted({node for each in offline for node in each.replicas})))
+                yield f"{_partitions(offline)} no leader in {topic}, so {effect}. Its replicas: brokers {brokers}"
 
     def advice(self) -> Iterator[str]:
         """Yield advice about topics that would not survive the loss of one broker, and about missing authentication."""
