@@ -30,6 +30,7 @@ COMMANDS: Final[dict[str, str]] = {
     "reassign": "moldau.cli.reassignments:app",
     "partition": "moldau.cli.partitions:app",
     "log": "moldau.cli.log:app",
+    "log-dirs": "moldau.cli.log_dirs:app",
     "storage": "moldau.cli.storage:app",
     "cert": "moldau.cli.certs:app",
     "generate": "moldau.cli.generate:app",
