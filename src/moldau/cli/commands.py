@@ -26,6 +26,7 @@ COMMANDS: Final[dict[str, str]] = {
     "serve": "moldau.cli.serve:app",
     "cluster": "moldau.cli.clusters:app",
     "broker": "moldau.cli.brokers:app",
+    "features": "moldau.cli.features:app",
     "quorum": "moldau.cli.quorums:app",
     "reassign": "moldau.cli.reassignments:app",
     "partition": "moldau.cli.partitions:app",
