@@ -55,6 +55,12 @@ def health(moldau: Moldau) -> Any:
     return json.loads(moldau("cluster", "health", "--json", code=None))
 
 
+def fenced(moldau: Moldau) -> list[int]:
+    """Return the fenced nodes. The queried broker may not know of a failure yet, so the command may fail."""
+    nodes = json.loads(moldau("cluster", "info", "--json", code=None))["nodes"]
+    return [each["id"] for each in nodes if each["is_fenced"]]
+
+
 def brokers(moldau: Moldau) -> dict[int, Any]:
     return {each["id"]: each for each in json.loads(moldau("broker", "list", "--json"))}
 
@@ -81,6 +87,21 @@ def test_complete_cluster_is_healthy(cluster: Cluster, moldau: Moldau) -> None:
     assert "healthy" in moldau("cluster", "health").splitlines()
 
 
+@pytest.mark.proves("A4", part="cluster state")
+def test_cluster_info_shows_nodes_features_and_counts(cluster: Cluster, moldau: Moldau) -> None:
+    shown = json.loads(moldau("cluster", "info", "--json"))
+    assert shown["controller"] == cluster.controller_id
+    assert [each["id"] for each in shown["nodes"]] == [1, 2, 3]
+    for each in shown["nodes"]:
+        assert each["roles"] == ["broker", "controller"]
+        assert (each["release"], each["is_fenced"]) == ("4.3", False)
+    assert (shown["topics"], shown["partitions"], shown["replicas"]) == (1, PARTITIONS, 2 * PARTITIONS)
+    assert {each["name"] for each in shown["features"]} > {"metadata.version", "group.version"}
+    lines = moldau("cluster", "info").splitlines()
+    assert lines[0] == f"cluster     {shown['cluster_id']}"
+    assert [line.split()[-2:] for line in lines if "registered" in line] == [["broker,controller", "4.3"]] * 3
+
+
 def test_quorum_describe_shows_the_leader(cluster: Cluster, moldau: Moldau) -> None:
     text = moldau("quorum", "describe")
     assert text.startswith(f"leader {cluster.controller_id}  epoch ")
@@ -92,6 +113,7 @@ def test_killed_broker_is_unhealthy_and_cannot_be_removed(cluster: Cluster, mold
     cluster.wait_until(lambda: len(health(moldau)["under_replicated"]) == 4, "partitions that lack a replica")
     shown = health(moldau)
     assert [each["id"] for each in shown["brokers"] if each["is_fenced"]] == [3]
+    cluster.wait_until(lambda: fenced(moldau) == [3], "every broker knows that broker 3 is fenced")
     assert "broker 3 is fenced: start it, or move its replicas" in moldau("cluster", "health", code=1)
     assert "partitions have a replica on broker 3" in moldau("broker", "remove", "3", code=1)
     assert "is running and would register again" in moldau("broker", "remove", "1", code=1)

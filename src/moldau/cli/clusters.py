@@ -1,4 +1,4 @@
-"""`moldau cluster health`: check brokers, controllers and partitions."""
+"""`moldau cluster`: check brokers, controllers and partitions, and show what the cluster consists of."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,11 +9,12 @@ from moldau.cli.options import BOOTSTRAP_DEFAULT, Bootstrap, Json
 from moldau.cli.output import note, show_json, show_table
 
 if TYPE_CHECKING:
+    from moldau.cli.cluster_summary import ClusterSummary
     from moldau.client.health import Health, UnhealthyPartition
     from moldau.client.quorum import QuorumReplica, QuorumView
     from moldau.client.types import ClusterBroker
 
-app = typer.Typer(help="Check the cluster.", no_args_is_help=True)
+app = typer.Typer(help="Check and describe the cluster.", no_args_is_help=True)
 
 UNHEALTHY = 1
 PARTITIONS_SHOWN = 20
@@ -21,7 +22,7 @@ PARTITIONS_SHOWN = 20
 
 @app.callback()
 def cluster() -> None:
-    """Check the cluster."""
+    """Check and describe the cluster."""
 
 
 @app.command()
@@ -34,6 +35,22 @@ def health(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = False)
         _show(found)
     if not found.is_healthy:
         raise typer.Exit(UNHEALTHY)
+
+
+@app.command()
+def info(bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT, json: Json = False) -> None:
+    """Show brokers and controllers with roles and releases, features, and the number of topics and groups."""
+    from moldau.cli.cluster_summary import show_summary
+
+    show_summary(run_async(_collect(bootstrap_servers)), json=json)
+
+
+async def _collect(bootstrap_servers: str) -> "ClusterSummary":
+    from moldau.cli.cluster_client import connect_async
+    from moldau.cli.cluster_summary import collect
+
+    async with connect_async(bootstrap_servers) as client:
+        return await collect(client)
 
 
 async def _examine(bootstrap_servers: str) -> "Health":
