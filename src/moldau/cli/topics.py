@@ -1,4 +1,4 @@
-"""`moldau topic`: create, list, describe, alter, delete."""
+"""`moldau topic`: create, list, describe, alter, delete, trim, analyze."""
 
 import sys
 from collections.abc import Sequence
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from moldau.model.ids import TopicPartition
 
 app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
+
+SAMPLE_DEFAULT = 10_000
+SAMPLE_MAX = 100_000
 
 NewNames = Annotated[list[str], typer.Argument(metavar="TOPIC…", show_default=False)]
 Names = Annotated[list[str], typer.Argument(metavar="TOPIC…", show_default=False, autocompletion=complete_topics)]
@@ -172,6 +175,22 @@ def trim(
 
     position = parse_position(before, "--before")
     run_async(trim_topic(bootstrap_servers, topic, position, partition, dry_run=dry_run, yes=yes, json=json))
+
+
+@app.command()
+def analyze(
+    topic: Annotated[str, typer.Argument(show_default=False, autocompletion=complete_topics)],
+    sample: Annotated[
+        int, typer.Option("--sample", min=1, max=SAMPLE_MAX, help="About how many of the newest records to read.")
+    ] = SAMPLE_DEFAULT,
+    bootstrap_servers: Bootstrap = BOOTSTRAP_DEFAULT,
+    json: Json = False,
+) -> None:
+    """Show size, times and rate of each partition, and batches, compression, record sizes and keys of a sample."""
+    from moldau.cli.interrupts import run_async
+    from moldau.cli.topic_analyze import analyze as analyze_topic
+
+    run_async(analyze_topic(bootstrap_servers, topic, sample, json=json))
 
 
 def _report(outcomes: "Sequence[TopicOutcome]", done: str, json: bool, tolerated: Sequence[str]) -> None:
