@@ -37,6 +37,7 @@ def test_wrong_rules_are_named(text: str) -> None:
         rules_of(text, "t", "rules.yml")
 
 
+@pytest.mark.proves("D8")
 def test_rules_have_names_and_sql() -> None:
     found = rules_of('t: [{field: a.b, range: [null, 1.5]}, {field: key, regex: "it\'s", name: n}]', "t", "rules.yml")
     assert found.names == ["a.b range", "n"]
