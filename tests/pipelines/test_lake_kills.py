@@ -17,8 +17,6 @@ HERE = Path(__file__).parent
 # `make test` runs a selection, `make soak-spark` all of them.
 SELECTED = (
     ("after files", "delta"),
-    ("after commit", "delta"),
-    ("before commit", "iceberg"),
     ("during compaction", "iceberg"),
     ("after commit", "parquet"),
 )
