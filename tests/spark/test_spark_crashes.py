@@ -13,8 +13,8 @@ from trapped_driver import start
 from moldau.testing.broker import Broker
 from moldau_dev.spark import produce, read_committed, until_all_done
 
-ROWS: Final = 400
-BATCHES: Final = 4
+ROWS: Final = 300
+BATCHES: Final = 3
 # Place and batch of each query when the driver is killed, in the first and the second process. The marker is
 # read once per process, before its first transaction.
 PLACES: Final = {

@@ -135,7 +135,7 @@ def test_concurrent_streams_continue_in_any_committing_process(
     spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     """The committing processes form a pool, so streams of unequal speed swap processes."""
-    produce(moldau_broker, topic, 120)
+    produce(moldau_broker, topic, 60)
 
     def start(rows: int) -> Any:
         frame = reading(spark.readStream, moldau_broker, topic, startingOffsets="earliest", maxOffsetsPerTrigger=rows)
@@ -144,7 +144,7 @@ def test_concurrent_streams_continue_in_any_committing_process(
 
     until_all_done([partial(start, rows) for rows in (10, 20, 60)])
     for rows in (10, 20, 60):
-        assert numbers(rows_of(spark, moldau_broker, f"{topic}.{rows}")) == list(range(120))
+        assert numbers(rows_of(spark, moldau_broker, f"{topic}.{rows}")) == list(range(60))
 
 
 def test_at_least_once_stream_leaves_no_marker(
@@ -188,7 +188,7 @@ def test_concurrent_versions_are_committed_by_any_process(spark: Any, moldau_bro
 def test_stream_is_written_with_foreach_batch(
     spark: Any, moldau_broker: Broker, topic: str, target: str, tmp_path: Path
 ) -> None:
-    produce(moldau_broker, topic, 60)
+    produce(moldau_broker, topic, 40)
 
     def twice(frame: Any, batch: int) -> None:
         for _ in range(2):  # like a replay
@@ -197,7 +197,7 @@ def test_stream_is_written_with_foreach_batch(
     frame = reading(spark.readStream, moldau_broker, topic, startingOffsets="earliest", maxOffsetsPerTrigger=25)
     by_hand = frame.writeStream.foreachBatch(twice).option("checkpointLocation", str(tmp_path))
     until_done(by_hand)
-    assert numbers(rows_of(spark, moldau_broker, target)) == list(range(60))
+    assert numbers(rows_of(spark, moldau_broker, target)) == list(range(40))
 
 
 def test_rows_of_the_source_are_written_unchanged(
