@@ -86,7 +86,7 @@ def archive(
     ending: str | None = None,
     *,
     name: str | None = None,
-    rows_per_batch: int = 50,
+    rows_per_batch: int = 100,
     checkpoint: str | None = None,
     root: str | None = None,
 ) -> Archive:
@@ -115,20 +115,22 @@ def forget_commit(checkpoint: Path) -> None:
 
 
 def restore(spark: Any, broker: Broker, job: Archive, folder: Path, topic: str, **options: Any) -> Restored:
+    return restore_of(broker, job, folder, topic, **options).run(spark)
+
+
+def restore_of(broker: Broker, job: Archive, folder: Path, topic: str, **options: Any) -> Restore:
     place = folder / f"restore-{topic}"
     place.mkdir(exist_ok=True)
     servers = broker.bootstrap_servers
-    wanted = Restore(
+    return Restore(
         root=job.root,
         topic=topic,
         bootstrap_servers=servers,
         folder=place,
         connect=lambda: connect(servers),
-        is_verified=True,
         on_status=print,
-        **{"rows_per_chunk": 80} | options,
+        **{"rows_per_chunk": 80, "is_verified": True} | options,
     )
-    return wanted.run(spark)
 
 
 def in_archive(spark: Any, job: Archive) -> list[tuple[int, int]]:

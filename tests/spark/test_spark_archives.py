@@ -18,6 +18,7 @@ from archive_scene import (
     in_archive,
     parse_offsets_json,
     restore,
+    restore_of,
     transact,
     until,
 )
@@ -42,6 +43,15 @@ READ_S_MAX = 60
 def topic(moldau_broker: Broker) -> str:
     """A new topic for old records, which would be deleted with the default retention."""
     return moldau_broker.create_topic(f"spark-{uuid.uuid4().hex}", partitions=2, **{"retention.ms": "-1"})
+
+
+@pytest.fixture(scope="module")
+def archived(spark: Any, moldau_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Archive]:
+    """A topic and its archive, for tests that only read them."""
+    del spark
+    topic = moldau_broker.create_topic(f"spark-{uuid.uuid4().hex}", partitions=2, **{"retention.ms": "-1"})
+    fill(moldau_broker, topic)
+    return topic, archive(moldau_broker, topic, tmp_path_factory.mktemp("archived"))
 
 
 @pytest.mark.proves("O3", "D3")
@@ -85,16 +95,20 @@ def test_all_groups_excludes_those_of_archives(spark: Any, moldau_broker: Broker
     with moldau_broker.client() as client:
         client.run(Groups(client.asynchronous).commit("readers", {Place(topic, 0): 35, Place(topic, 1): 3}))
     archive(moldau_broker, topic, tmp_path, name=f"also-{topic}")
-    beside, alone = f"{topic}-beside", f"{topic}-alone"
-    assert list(restore(spark, moldau_broker, job, tmp_path, beside, groups=("all",)).groups) == ["readers"]
+    beside = f"{topic}-beside"
+    restored = restore(spark, moldau_broker, job, tmp_path, beside, groups=("all",), is_verified=False)
+    assert list(restored.groups) == ["readers"]
     # A group that is named is moved.
-    assert list(restore(spark, moldau_broker, job, tmp_path, alone, groups=(job.name,)).groups) == [job.name]
+    named = restore_of(moldau_broker, job, tmp_path, beside, groups=(job.name,))
+    with moldau_broker.client() as client:
+        assert list(named.move_groups(client, named._archived(spark), restored.map)) == [job.name]
 
 
 @pytest.mark.proves("O3")
-def test_topic_is_restored_up_to_a_time(spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path) -> None:
-    fill(moldau_broker, topic)
-    job = archive(moldau_broker, topic, tmp_path, ending=f'{{"{topic}": {{"0": 30, "1": 30}}}}')
+def test_topic_is_restored_up_to_a_time(
+    spark: Any, moldau_broker: Broker, archived: tuple[str, Archive], tmp_path: Path
+) -> None:
+    topic, job = archived
     before, until_ms = dump(moldau_broker, topic), START_MS + 40_000
     with pytest.raises(PipelineError, match="exists; restore to another"):
         restore(spark, moldau_broker, job, tmp_path, topic)
@@ -113,7 +127,7 @@ def test_replayed_batch_or_lost_checkpoint_duplicates_nothing(
     spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     fill(moldau_broker, topic)
-    job = archive(moldau_broker, topic, tmp_path)
+    job = archive(moldau_broker, topic, tmp_path, rows_per_batch=50)
     folder = RunFolder(tmp_path / "pipelines", job.name)
     forget_commit(folder.checkpoint)
     job = archive(moldau_broker, topic, tmp_path)
@@ -226,11 +240,14 @@ def test_records_are_counted_by_offset_range(spark: Any) -> None:
 
 @pytest.mark.proves("O3")
 def test_interrupted_restore_resumes(
-    spark: Any, moldau_broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: Any,
+    moldau_broker: Broker,
+    archived: tuple[str, Archive],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    fill(moldau_broker, topic)
+    topic, job = archived
     before = dump(moldau_broker, topic)
-    job = archive(moldau_broker, topic, tmp_path)
     assert in_archive(spark, job) == parse_offsets_json(before)
     other, remember, left = f"{topic}-again", Restore._remember, [2]
 
@@ -242,9 +259,9 @@ def test_interrupted_restore_resumes(
 
     monkeypatch.setattr(Restore, "_remember", remove_writer)
     with pytest.raises(OSError, match="no space"):
-        restore(spark, moldau_broker, job, tmp_path, other, rows_per_chunk=20)
+        restore(spark, moldau_broker, job, tmp_path, other, rows_per_chunk=30)
     monkeypatch.setattr(Restore, "_remember", remember)
-    assert restore(spark, moldau_broker, job, tmp_path, other, rows_per_chunk=20).differences == []
+    assert restore(spark, moldau_broker, job, tmp_path, other, rows_per_chunk=30).differences == []
     assert contents(dump(moldau_broker, other)) == contents(before)
 
 
