@@ -47,7 +47,7 @@ def test_topic_becomes_an_iceberg_table(moldau_broker: Broker, topic: str, tmp_p
     letters = moldau_broker.create_topic(f"{topic}.dead", partitions=1)
     options = ("--value", "json", "--time", "at", "--partition-by", "day", "--dead-letters", letters, "--once")
     produce(moldau_broker, topic, [*clicks(0, 10), (None, b"not json"), (None, b"{}"), *clicks(10, 10)])
-    run_lake(moldau_broker, topic, tmp_path, "iceberg", *options, "--rows-per-batch", "14")
+    run_lake(moldau_broker, topic, tmp_path, "iceberg", *options)
     produce(moldau_broker, topic, clicks(20, 10))
     # A new checkpoint continues where the table ends.
     shutil.rmtree(tmp_path / "pipelines")
@@ -72,7 +72,7 @@ def test_changelog_becomes_an_upserted_delta_table(
     produce(moldau_broker, topic, [*rows, ("k4", None), ("k5", None)])
     options = ("--value", "json", "--mode", "upsert", "--once")
     for _ in range(2):
-        run_lake(moldau_broker, topic, tmp_path, "delta", *options, "--rows-per-batch", "10")
+        run_lake(moldau_broker, topic, tmp_path, "delta", *options, "--rows-per-batch", "20")
     frame = DeltaTable(tmp_path / "delta").to_pandas()
     assert dict(zip(frame["_key"], frame["n"], strict=True)) == {f"k{n}": 30 + n for n in range(10) if n not in (4, 5)}
     files = DeltaTable(tmp_path / "delta").file_uris()
