@@ -48,7 +48,9 @@ class Stream:
 
     def __init__(self, broker: Broker, topic: str, root: Path, *options: str) -> None:
         words = ("pipeline", "run", "activity", "-t", topic, "-b", broker.bootstrap_servers, "--folder", str(root))
-        small = [word for name, value in DRIVER_SETTINGS.items() for word in ("--conf", f"{name}={value}")]
+        # One partition of state: with so few rows, a second one costs more than it saves.
+        settings = {**DRIVER_SETTINGS, "spark.sql.shuffle.partitions": "1"}
+        small = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "moldau.cli.main", *words, *small, "--json", *options],
             stdout=subprocess.PIPE,
