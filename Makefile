@@ -50,8 +50,8 @@ test-pythons: $(DEV_STAMP) ## a broker, a cluster and the fixtures on the other 
 	$(BIN)/python tools/pythons.py $(PYTHONS)
 
 .PHONY: test-spark-standalone
-test-spark-standalone: $(SPARK_STAMP) ## the pipelines on a Spark cluster of processes: a master and two workers
-	$(PYTEST) extra/spark/test_standalone_pipelines.py
+test-spark-standalone: $(SPARK_STAMP) ## the pipelines on a Spark cluster of a master and two workers, and a plain session
+	$(PYTEST) extra/spark/test_standalone_sessions.py extra/spark/test_standalone_pipelines.py
 
 .PHONY: test-spark-secured
 test-spark-secured: $(SPARK_STAMP) ## source, sink, sql and pipelines on brokers with SCRAM and with certificates of clients; needs java 17
@@ -61,7 +61,7 @@ test-spark-secured: $(SPARK_STAMP) ## source, sink, sql and pipelines on brokers
 test-connector: $(SPARK_STAMP) ## Spark's own Kafka connector beside ours, on our broker; needs java 17 and mvn
 	@command -v mvn >/dev/null || { echo "mvn is not installed. On Debian or Ubuntu: apt install maven" >&2; exit 1; }
 	mvn --quiet --batch-mode --file extra/spark/pom.xml package
-	$(PYTEST) extra/spark --ignore=extra/spark/test_standalone_pipelines.py --ignore=extra/spark/test_secured_spark.py
+	$(PYTEST) extra/spark --ignore-glob='extra/spark/test_standalone_*.py' --ignore=extra/spark/test_secured_spark.py
 
 .PHONY: test-kcat
 test-kcat: $(DEV_STAMP) ## the tests with kcat, which must be installed
