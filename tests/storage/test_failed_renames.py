@@ -1,4 +1,4 @@
-"""Renames that fail while segments are replaced: the log goes on, with the old segments or the new ones."""
+"""Renames fail while segments are replaced: the log keeps working, with the old segments or the new ones."""
 
 import errno
 

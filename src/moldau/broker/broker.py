@@ -229,7 +229,7 @@ class Broker:
 
     @property
     def is_metadata_stalled(self) -> bool:
-        """Whether the quorum goes on elsewhere, and this broker cannot write what it decides."""
+        """Whether this broker fails to write metadata that the quorum commits on other nodes."""
         return self.metadata.is_stalled
 
     @property

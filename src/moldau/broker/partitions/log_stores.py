@@ -228,7 +228,7 @@ class LogStores:
         return self.log_dirs.is_several and not self.log_dirs.is_online(store.path)
 
     def is_dispensable(self, partition: Partition) -> bool:
-        """Whether the failure of this log is due to its log dir, and the broker goes on with others."""
+        """Whether the log failed because its log dir did, while other log dirs of the broker work."""
         return self._is_dispensable(self._of(partition))
 
     def may_be_in(self, name: TopicPartition, path: str) -> bool:
